@@ -4,6 +4,7 @@
 import type { ModelConfig } from '@shardweave/nn';
 import type { DeviceChoice } from './device-choice.js';
 import type { Flags } from './flags/train-flags.js';
+import { hubNameOf } from './hub/hub-name.js';
 
 export type StrategyName = Flags['strategy'];
 export type Precision = Flags['precision'];
@@ -76,7 +77,7 @@ export function decidedFlags(
   const { model, lora, modelConfig, ...kept } = config;
   return {
     ...kept,
-    model: model?.kind === 'preset' ? model.name : model?.path,
+    model: model?.kind === 'preset' ? model.name : model && (hubNameOf(model.path) ?? model.path),
     loraRank: lora?.rank,
     loraAlpha: lora?.alpha,
     loraDropout: lora?.dropout,

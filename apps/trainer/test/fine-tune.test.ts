@@ -59,12 +59,17 @@ async function answersOf(directory: string): Promise<Record<string, string>> {
   const path = `${directory}.gguf`;
   const args = ['gguf', '--model', directory, '--out', path, '--type', 'f16', '--quiet'];
   expect(await runCli(args)).toEqual({ code: 0, out: '', err: '' });
+  return await answersOfFile(path);
+}
+
+/** Returns the answers of a GGUF, with or without a file of adapters beside it. */
+async function answersOfFile(path: string, adapter?: string): Promise<Record<string, string>> {
   const llama = await openLlama();
   try {
     const found: Record<string, string> = {};
     for (const animal of Object.keys(SOUNDS)) {
       const prompt = `<|im_start|>user\n${QUESTIONS[0]!(animal)}<|im_end|>\n<|im_start|>assistant\n`;
-      found[animal] = await llamaAnswer(llama, { path, prompt, maxTokens: 30 });
+      found[animal] = await llamaAnswer(llama, { path, adapter, prompt, maxTokens: 30 });
     }
     return found;
   } finally {
@@ -131,4 +136,14 @@ it('a model goes from a config to an answer in llama.cpp', async () => {
   expect(await runCli(args)).toEqual({ code: 0, out: '', err: '' });
   expect(readFileSync(join(base, 'model.safetensors'))).toEqual(before);
   expect(await answersOf(merged)).toEqual(expected(TAGGED));
+
+  const lora = join(folder, 'mine-lora.gguf');
+  const apart = ['gguf', '--model', base, '--adapter', tuned, '--out', lora];
+  expect(await runCli(apart)).toMatchObject({
+    code: 0,
+    out: expect.stringContaining(`${lora}: adapters of 14 layers of a llama, rank 8, f32,`),
+  });
+  expect(await answersOfFile(`${base}.gguf`, lora)).toEqual(expected(TAGGED));
+  const modelfile = readFileSync(join(folder, 'mine-lora.Modelfile'), 'utf8');
+  expect(modelfile).toBe(`FROM ${base}\nADAPTER ./mine-lora.gguf\n`);
 }, 120_000);

@@ -81,7 +81,9 @@ describe('shardweave gguf', () => {
   it('prints its flags, and nothing with --quiet', async () => {
     const help = await run('--help');
     expect(help.code).toBe(0);
-    expect(help.out).toMatch(/--type <f32\|f16\|bf16\|q8_0> .*\(default: f16\)/s);
+    expect(help.out).toMatch(
+      /--type <f32\|f16\|bf16\|q8_0> .*\(default: f16; of adapters\s+f32\)/s,
+    );
     const quiet = await run('--model', model, '--out', join(folder, 'quiet.gguf'), '--quiet');
     expect(quiet).toEqual({ code: 0, out: '', err: '' });
   });

@@ -15,6 +15,7 @@ import {
 import { type FlagKind, onOff } from '../flags/flag-kinds.js';
 import { ownName } from '../flags/foreign-names.js';
 import type { CliCommand, CommandContext, CommandExample } from './cli-command.js';
+import { type ModelNeed, withLocalModel } from './local-model.js';
 
 /** A command as its file writes it. */
 export interface CommandSpec<Table extends FlagTable> {
@@ -25,6 +26,8 @@ export interface CommandSpec<Table extends FlagTable> {
   readonly groups?: Readonly<Record<string, FlagTable>>;
   /** The flags that only `--help all` has. */
   readonly rare?: readonly (keyof Table)[];
+  /** What the command needs of a --model that is a name on the Hub; default: it takes no names. */
+  readonly model?: ModelNeed | ((flags: ValuesOf<Table>) => ModelNeed);
   /** What --help says before the examples. */
   readonly notes?: string;
   readonly examples: readonly CommandExample[];
@@ -45,7 +48,9 @@ export function defineCommand<Table extends FlagTable>(spec: CommandSpec<Table>)
     run: async (context) => {
       const [, ...args] = context.args;
       const flags = parseCommand(spec, { args, write: (text) => context.out.write(text) });
-      return spec.run(flags, context);
+      const need = typeof spec.model === 'function' ? spec.model(flags) : spec.model;
+      const local = need === undefined ? flags : await withLocalModel(flags, need, context);
+      return spec.run(local, context);
     },
   };
 }

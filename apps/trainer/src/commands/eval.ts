@@ -11,6 +11,7 @@ export const evalCommand = defineCommand({
   description:
     'Tells the loss, perplexity and bits per byte of a model on a text. Each target of the data counts once; the first token of a text or a document is none. A row begins without what stood before it.',
   flags: EVAL,
+  model: 'weights',
   examples: [
     { line: 'eval --model runs/first --data my.txt', says: 'a trained model on a text of yours' },
     {

@@ -16,6 +16,7 @@ export const generateText = defineCommand({
   name: 'generate',
   description: 'Continues a text, or answers in a conversation, with a model and its adapters.',
   flags: GENERATE,
+  model: 'weights',
   examples: [
     {
       line: "generate --model runs/first --prompt 'Call me'",

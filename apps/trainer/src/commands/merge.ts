@@ -15,7 +15,10 @@ import { defineWriter, QUIET } from './define-command.js';
 import { requireNewDirectory, writeOut } from './new-directory.js';
 
 const FLAGS = {
-  model: needed(file, ['--model <DIR>', 'the base model that the adapters were trained on']),
+  model: needed(file, [
+    '--model <DIR|ORG/NAME>',
+    'the base model that the adapters were trained on',
+  ]),
   adapter: needed(file, ['--adapter <DIR>', 'adapter_config.json and adapter_model.safetensors']),
   out: needed(file, ['--out <DIR>', 'a new directory for the model, its tokenizer beside it']),
   dtype: flag(oneOf(['f32', 'bf16', 'f16']), undefined, [
@@ -30,6 +33,7 @@ export const merge = defineWriter({
   name: 'merge',
   description: 'Adds adapters into the weights that they stand beside, and writes a plain model.',
   flags: FLAGS,
+  model: 'weights',
   examples: [
     {
       line: 'merge --model DIR --adapter runs/tuned/adapter --out models/mine',

@@ -24,6 +24,7 @@ export const plan = defineCommand({
   name: 'plan',
   description: 'Tells what a run would take, by strategy: memory to the byte, wire and time.',
   flags: { ...TRAIN.flags, ...JSON_FLAG },
+  model: 'config',
   groups: { ...TRAIN.groups, 'Options:': { ...TRAIN.groups['Options:'], ...JSON_FLAG } },
   examples: [
     { line: 'plan --model gpt2 --ranks 2', says: 'where GPT-2 fits on this machine' },

@@ -31,6 +31,7 @@ export const TRAIN = {
   name: 'train',
   description: 'Trains a GPT-2, Llama or Qwen on a text, its parameters sharded over ranks.',
   flags: { ...CONFIG, ...FLAGS },
+  model: 'weights',
   groups: { 'Options:': CONFIG, ...GROUPS },
   rare: RARE,
   notes: presetsHelp(),

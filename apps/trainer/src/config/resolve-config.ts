@@ -180,13 +180,8 @@ function modelSource(model: string): ModelSource {
   if (directory !== undefined) {
     return { kind: 'directory', ...directory };
   }
-  const [, name] = /^[\w.-]+\/([\w.-]+)$/.exec(model) ?? [];
-  const hint =
-    name === undefined
-      ? 'See --help.'
-      : `One of the Hugging Face Hub is fetched first: hf download ${model} --local-dir ${name}, and then --model ${name}.`;
   throw new UsageError(
-    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory. ${hint}`,
+    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory. See --help.`,
   );
 }
 

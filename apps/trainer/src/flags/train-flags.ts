@@ -184,8 +184,8 @@ export const GROUPS = {
   },
   'Model and data:': {
     model: fixed('all')(file, DEFAULT_PRESET, [
-      '--model <PRESET|DIR>',
-      'a preset, or a model directory of the Hugging Face layout',
+      '--model <PRESET|DIR|ORG/NAME>',
+      'a preset, a model directory of the Hugging Face layout, or a model of the Hub, whose @revision may follow',
     ]),
     dropout: fixed('all')(probability, undefined, ['--dropout <P>', "over the model's own"]),
     tokenizer: fixed('all')(oneOf(['model', 'byte', 'gpt2']), undefined, [

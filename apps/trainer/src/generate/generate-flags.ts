@@ -19,7 +19,10 @@ import {
 
 /** What is opened. */
 export const MODEL = {
-  model: needed(file, ['--model <DIR>', 'config.json, weights and tokenizer.json, or a run']),
+  model: needed(file, [
+    '--model <DIR|ORG/NAME>',
+    'config.json, weights and tokenizer.json, or a run; or a model of the Hub',
+  ]),
   adapter: flag(file, undefined, [
     '--adapter <DIR>',
     "PEFT's adapter_config.json and adapter_model.safetensors",

@@ -4,6 +4,7 @@
 import { type ModelFileOptions, modelFiles, peftLayers } from '@shardweave/nn';
 import { tokenizerFiles } from '../data/hub-tokenizer.js';
 import type { FilePieces } from '../files/write-file.js';
+import { hubNameOf } from '../hub/hub-name.js';
 import type { RunConfig } from '../run-config.js';
 import { adapterFiles } from './adapter-directory.js';
 import type { ModelState } from './model-directory.js';
@@ -23,7 +24,10 @@ export async function trainedFiles(
   if (lora !== undefined) {
     return adapterFiles(state, {
       config: { ...lora, layers: peftLayers(state) },
-      base: model.kind === 'directory' ? model.path : model.name,
+      base:
+        model.kind === 'directory'
+          ? (hubNameOf(model.path)?.split('@')[0] ?? model.path)
+          : model.name,
       fanInFanOut: modelConfig.model_type === 'gpt2',
     });
   }

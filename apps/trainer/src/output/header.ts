@@ -5,6 +5,7 @@ import type { DataSize } from '../data/dataset.js';
 import { numMicroSteps } from '../data/row-order.js';
 import type { SaveEvery } from '../flags/flag-kinds.js';
 import { formatBytes, formatCount } from '../format.js';
+import { hubNameOf } from '../hub/hub-name.js';
 import type { RankReady } from '../rank/events.js';
 import type { LoraRun, RunConfig } from '../run-config.js';
 
@@ -178,7 +179,7 @@ export function runTitle(config: RunConfig): string {
 }
 
 function modelName({ model }: RunConfig): string {
-  return model.kind === 'preset' ? model.name : model.path;
+  return model.kind === 'preset' ? model.name : (hubNameOf(model.path) ?? model.path);
 }
 
 function sizeText(size: DataSize | undefined): string {

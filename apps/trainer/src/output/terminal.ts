@@ -80,7 +80,16 @@ export class Terminal {
    * has a line at its beginning and at each tenth.
    */
   tokenizing(name: string, done: number, total: number): void {
-    const what = `${formatBytes(done)} of ${formatBytes(total)} | tokens of ${name}`;
+    this.#bytes(`tokens of ${name}`, done, total);
+  }
+
+  /** Shows how many bytes of a model have come, as tokenizing does. */
+  downloading(name: string, done: number, total: number): void {
+    this.#bytes(name, done, total);
+  }
+
+  #bytes(name: string, done: number, total: number): void {
+    const what = `${formatBytes(done)} of ${formatBytes(total)} | ${name}`;
     this.#progress(what, done, total);
     const { err, isQuiet } = this.#options;
     const tenth = total < LONG_BYTES ? -1 : Math.floor((10 * done) / total);

@@ -72,10 +72,17 @@ export async function tokenIds(
  */
 export async function llamaAnswer(
   llama: Llama,
-  options: { readonly path: string; readonly prompt: string; readonly maxTokens: number },
+  options: {
+    readonly path: string;
+    readonly adapter?: string | undefined;
+    readonly prompt: string;
+    readonly maxTokens: number;
+  },
 ): Promise<string> {
   const model = await llama.loadModel({ modelPath: options.path });
-  const context = await model.createContext({ contextSize: 256, flashAttention: false });
+  const { adapter } = options;
+  const lora = adapter === undefined ? {} : { lora: adapter };
+  const context = await model.createContext({ contextSize: 256, flashAttention: false, ...lora });
   try {
     const prompt = model.tokenize(options.prompt, true);
     const written: Token[] = [];

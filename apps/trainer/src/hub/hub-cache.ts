@@ -1,0 +1,75 @@
+// The cache of the Hub's files, in the layout that Hugging Face's own programs share:
+//   models--org--name/refs/main             the commit that a branch was
+//   models--org--name/blobs/ETAG            the contents
+//   models--org--name/snapshots/COMMIT/...  links to them, under the files' names
+
+import { existsSync, lstatSync, readFileSync } from 'node:fs';
+import { cp, mkdir, rm, symlink } from 'node:fs/promises';
+import { dirname, join, relative } from 'node:path';
+import { makeDirectory } from '../files/make-directory.js';
+import { writeText } from '../files/write-file.js';
+import { isCommit } from './hub-name.js';
+
+/** One model in the cache. */
+export class CachedRepo {
+  /** The directory of the model. */
+  readonly path: string;
+  /** The directory of the lock that a download holds, beside the locks of other programs. */
+  readonly locks: string;
+
+  constructor(cache: string, repo: string) {
+    const name = `models--${repo.replace('/', '--')}`;
+    this.path = join(cache, name);
+    this.locks = join(cache, '.locks', name);
+  }
+
+  /** The directory of a commit's files. */
+  snapshot(commit: string): string {
+    return join(this.path, 'snapshots', commit);
+  }
+
+  /** The content of that name. */
+  blob(etag: string): string {
+    return join(this.path, 'blobs', etag);
+  }
+
+  /** The commit that a revision was when it was last asked for; undefined where it never was. */
+  commitOf(revision = 'main'): string | undefined {
+    if (isCommit(revision)) {
+      return existsSync(this.snapshot(revision)) ? revision : undefined;
+    }
+    const path = join(this.path, 'refs', revision);
+    const commit = existsSync(path) ? readFileSync(path, 'utf8').trim() : undefined;
+    return isCommit(commit) ? commit : undefined;
+  }
+
+  /** Remembers the commit of a branch or tag. Readers of the cache want its snapshot to exist. */
+  setCommit(revision: string | undefined, commit: string): void {
+    makeDirectory(this.snapshot(commit));
+    if (!isCommit(revision)) {
+      const path = join(this.path, 'refs', revision ?? 'main');
+      makeDirectory(dirname(path));
+      writeText(path, commit);
+    }
+  }
+
+  /** Gives a content its name in a snapshot: a link, or a copy where links are not allowed. */
+  async link(etag: string, { commit, path }: { readonly commit: string; readonly path: string }) {
+    const place = join(this.snapshot(commit), path);
+    if (existsSync(place)) {
+      return;
+    }
+    await mkdir(dirname(place), { recursive: true });
+    if (lstatSync(place, { throwIfNoEntry: false }) !== undefined) {
+      await rm(place); // a link to a content that somebody has removed
+    }
+    await symlink(relative(dirname(place), this.blob(etag)), place).catch(
+      async (error: NodeJS.ErrnoException) => {
+        if (error.code !== 'EPERM') {
+          throw error;
+        }
+        await cp(this.blob(etag), place);
+      },
+    );
+  }
+}

@@ -1,0 +1,258 @@
+// Asks the Hub: which commit a revision is, which files it has, and for their bytes.
+
+import { setTimeout as wait } from 'node:timers/promises';
+import { listFiles, modelInfo } from '@huggingface/hub';
+import { TrainerError, UsageError } from '../errors.js';
+import { HubUnreachableError } from './hub-errors.js';
+import type { HubSettings } from './hub-settings.js';
+
+/** A file of a repository. */
+export interface HubFile {
+  readonly path: string;
+  readonly byteLength: number;
+  /** The name of its content: the SHA-256 of a large file, git's SHA-1 of another. */
+  readonly etag: string;
+}
+
+export interface HubClientOptions {
+  readonly signal?: AbortSignal | undefined;
+  /** Called with sentences about waits. */
+  readonly onNote?: ((text: string) => void) | undefined;
+  /** The time before a request is made again, and a connection counts as dead. Default 1 s. */
+  readonly pauseMs?: number | undefined;
+}
+
+const TRIES = 4;
+const PAUSE_MS = 1000;
+/** The longest wait that a Hub with too many requests may ask for. */
+const MOST_WAIT_SECONDS = 90;
+/** A server that sends nothing for so many pauses counts as gone. */
+const DEAD_PAUSES = 30;
+/** There is no such server, or it does not listen: not what a moment changes. */
+const NO_WAY: ReadonlySet<string> = new Set(['ENOTFOUND', 'ECONNREFUSED', 'EAI_AGAIN']);
+const ETAG = /^[0-9a-f]{40,64}$/;
+
+export class HubClient {
+  readonly #settings: HubSettings;
+  readonly #options: HubClientOptions;
+
+  constructor(settings: HubSettings, options: HubClientOptions) {
+    this.#settings = settings;
+    this.#options = options;
+  }
+
+  /**
+   * The commit that a revision is now.
+   * @throws {UsageError} where there is no such model or revision, or it may not be read
+   * @throws {HubUnreachableError} where the Hub doesn't answer
+   */
+  async commitOf(repo: string, revision = 'main'): Promise<string> {
+    const { sha } = await this.#asking(repo, revision, () =>
+      modelInfo({
+        name: repo,
+        revision,
+        additionalFields: ['sha'],
+        ...this.#calls(repo, revision),
+      }),
+    );
+    return sha;
+  }
+
+  /** The files of a commit at its top level. Throws as commitOf does. */
+  async filesOf(repo: string, commit: string): Promise<readonly HubFile[]> {
+    return await this.#asking(repo, commit, async () => {
+      const files: HubFile[] = [];
+      const calls = this.#calls(repo, commit);
+      for await (const { type, path, size, lfs, oid = '' } of listFiles({
+        repo,
+        revision: commit,
+        ...calls,
+      })) {
+        const etag = lfs?.oid ?? oid;
+        if (type === 'file' && ETAG.test(etag)) {
+          files.push({ path, byteLength: lfs?.size ?? size, etag });
+        }
+      }
+      return files;
+    });
+  }
+
+  /**
+   * The bytes [from, to) of a file, or all from its beginning where the server has no ranges.
+   * Throws as commitOf does.
+   */
+  async open(
+    {
+      repo,
+      commit,
+      path,
+    }: { readonly repo: string; readonly commit: string; readonly path: string },
+    { from, to }: { readonly from: number; readonly to?: number },
+  ): Promise<{ readonly from: number; readonly pieces: AsyncIterable<Uint8Array> }> {
+    const { endpoint } = this.#settings;
+    const place = path.split('/').map(encodeURIComponent).join('/');
+    const dead = new AbortController();
+    const response = await this.#request(
+      `${endpoint}/${repo}/resolve/${commit}/${place}`,
+      {
+        headers: { range: `bytes=${from}-${to === undefined ? '' : to - 1}` },
+        signal: dead.signal,
+      },
+      { repo, revision: commit },
+    );
+    const isRange = response.status === 206;
+    return { from: isRange ? from : 0, pieces: this.#pieces(response, dead) };
+  }
+
+  /** The pieces of a body; a server that stops sending is given up. */
+  async *#pieces(response: Response, dead: AbortController): AsyncGenerator<Uint8Array> {
+    const { signal } = this.#options;
+    const end = () => dead.abort();
+    const timer = setTimeout(end, this.#deadMs);
+    signal?.addEventListener('abort', end);
+    try {
+      for await (const piece of response.body ?? []) {
+        timer.refresh();
+        yield piece;
+      }
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', end);
+      end();
+    }
+  }
+
+  get #pauseMs(): number {
+    return this.#options.pauseMs ?? PAUSE_MS;
+  }
+
+  get #deadMs(): number {
+    return DEAD_PAUSES * this.#pauseMs;
+  }
+
+  /** The options of the library's calls. The token travels in `fetch`, whatever its form. */
+  #calls(repo: string, revision: string) {
+    const call = (url: string | URL | Request, init: RequestInit = {}) =>
+      this.#request(String(url), init, { repo, revision });
+    return { hubUrl: this.#settings.endpoint, fetch: call as typeof fetch };
+  }
+
+  /** Runs a call of the library; an answer that is not what it should be is the Hub's. */
+  async #asking<T>(repo: string, revision: string, ask: () => Promise<T>): Promise<T> {
+    try {
+      return await ask();
+    } catch (cause) {
+      if (cause instanceof TrainerError || this.#options.signal?.aborted === true) {
+        throw cause;
+      }
+      throw new HubUnreachableError(
+        `${this.#settings.endpoint} answered about ${repo}@${revision} what is no answer of the Hub (${(cause as Error).message}).`,
+        { cause },
+      );
+    }
+  }
+
+  /** One request, made again where that may help. */
+  async #request(
+    url: string,
+    init: RequestInit,
+    about: { readonly repo: string; readonly revision: string },
+  ): Promise<Response> {
+    const { signal } = this.#options;
+    const settings = this.#settings;
+    const headers = new Headers(init.headers);
+    if (settings.token !== undefined) {
+      headers.set('authorization', `Bearer ${settings.token}`);
+    }
+    for (let left = TRIES - 1; ; left--) {
+      signal?.throwIfAborted();
+      const headersCome = new AbortController();
+      const timer = setTimeout(() => headersCome.abort(), this.#deadMs);
+      const ends = [headersCome.signal, signal, init.signal].filter((end) => end != null);
+      const response = await fetch(url, { ...init, headers, signal: AbortSignal.any(ends) })
+        .catch((error: Error) => error)
+        .finally(() => clearTimeout(timer));
+      signal?.throwIfAborted();
+      if (response instanceof Response && response.ok) {
+        return response;
+      }
+      const pauseMs = this.#pauseBefore(response, { left, about });
+      await wait(pauseMs, undefined, { signal });
+    }
+  }
+
+  /** How long to wait before the request is made again. */
+  #pauseBefore(
+    response: Response | Error,
+    {
+      left,
+      about,
+    }: {
+      readonly left: number;
+      readonly about: { readonly repo: string; readonly revision: string };
+    },
+  ): number {
+    const { endpoint } = this.#settings;
+    if (response instanceof Error) {
+      if (left > 0 && !NO_WAY.has(reasonOf(response))) {
+        return this.#pauseMs;
+      }
+      throw new HubUnreachableError(`${endpoint} can't be reached (${reasonOf(response)}).`, {
+        cause: response,
+      });
+    }
+    if (response.status === 429) {
+      const seconds = Number(response.headers.get('retry-after') ?? 1);
+      if (left > 0 && seconds <= MOST_WAIT_SECONDS) {
+        this.#options.onNote?.(`${endpoint} asks to wait ${seconds} s (429).`);
+        return Math.max(seconds * 1000, this.#pauseMs);
+      }
+      throw new HubUnreachableError(
+        `${endpoint} has too many requests from here (429), and asks to wait ${seconds} s. Come back then, or set HF_TOKEN: users that it knows may ask more.`,
+      );
+    }
+    if (response.status >= 500) {
+      if (left > 0) {
+        return this.#pauseMs;
+      }
+      throw new HubUnreachableError(`${endpoint} answers ${response.status}. Try again later.`);
+    }
+    throw this.#refusal(response, about);
+  }
+
+  /** The error of an answer that would be the same the next time. */
+  #refusal(
+    { status, headers }: Response,
+    { repo, revision }: { readonly repo: string; readonly revision: string },
+  ): UsageError {
+    const { endpoint, token } = this.#settings;
+    const code = headers.get('x-error-code');
+    if (code === 'GatedRepo') {
+      const who = token === undefined ? ' Then set HF_TOKEN to a token of that user.' : '';
+      return new UsageError(
+        `--model: ${repo} is gated. Accept its terms on ${endpoint}/${repo}, with the user whose token HF_TOKEN has.${who}`,
+      );
+    }
+    if (code === 'RevisionNotFound') {
+      return new UsageError(
+        `--model: ${repo} has no revision "${revision}". ${endpoint}/${repo}/tree/main lists its branches and tags.`,
+      );
+    }
+    if (status === 401 || status === 403 || status === 404) {
+      const who =
+        token === undefined
+          ? 'If it is private, set HF_TOKEN to a token that may read it'
+          : 'If it is private, HF_TOKEN must be a token that may read it';
+      return new UsageError(
+        `--model: there is no directory ${repo} here, and ${endpoint} has no model of that name (${status}). Look at the name. ${who}.`,
+      );
+    }
+    return new UsageError(`--model: ${endpoint} refuses ${repo} (${status}).`);
+  }
+}
+
+/** Why a request has failed, as the system names it. */
+export function reasonOf(error: Error): string {
+  const { code, message } = (error.cause ?? error) as NodeJS.ErrnoException;
+  return code ?? message;
+}

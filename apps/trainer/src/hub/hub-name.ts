@@ -1,0 +1,38 @@
+// The names of repositories on the Hugging Face Hub, as people type them: org/name[@revision].
+
+/** A repository, and the branch, tag or commit that is asked for. */
+export interface HubName {
+  /** `org/name`. */
+  readonly repo: string;
+  /** Undefined for the newest commit of the main branch. */
+  readonly revision: string | undefined;
+}
+
+/** The part before the slash and the part behind it may each have 96 of these characters. */
+const NAME = /^([\w-][\w.-]{0,95}\/[\w-][\w.-]{0,95})(?:@([\w./-]+))?$/;
+/** Files that a model may be, and never a name. */
+const FILE = /\.(gguf|mjs)$/;
+const COMMIT = /^[0-9a-f]{40}$/;
+
+/**
+ * The name that `given` is on the Hub; undefined for what can only be a path, as all that begins
+ * with a dot or a slash.
+ */
+export function parseHubName(given: string): HubName | undefined {
+  const found = FILE.test(given) ? null : NAME.exec(given);
+  return found === null ? undefined : { repo: found[1]!, revision: found[2] };
+}
+
+/** Whether a revision is a whole commit, which never means anything else later. */
+export function isCommit(revision: string | undefined): revision is string {
+  return revision !== undefined && COMMIT.test(revision);
+}
+
+/** A snapshot in any cache. */
+const SNAPSHOT = /models--([\w.-]+?)--([\w.-]+)[/\\]snapshots[/\\]([0-9a-f]{40})$/;
+
+/** The name of a model by its directory in a cache, `org/name@commit`; undefined elsewhere. */
+export function hubNameOf(path: string): string | undefined {
+  const [, org, name, commit] = SNAPSHOT.exec(path) ?? [];
+  return commit === undefined ? undefined : `${org}/${name}@${commit}`;
+}

@@ -1,0 +1,120 @@
+// Commands take a model by its name on the Hub, which a server plays here.
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Decoder, type HostTensor, stateDict, writeSafetensors } from '@shardweave/nn';
+import { Device } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest';
+import { PlayedHub } from './support/hub-server.ts';
+import { runCli } from './support/run-cli.js';
+import { ROOT } from './support/run-flags.js';
+
+const REPO = 'ocean/whale';
+const CONFIG = {
+  model_type: 'qwen3',
+  vocab_size: 512,
+  hidden_size: 32,
+  intermediate_size: 64,
+  head_dim: 16,
+  num_hidden_layers: 1,
+  num_attention_heads: 2,
+  num_key_value_heads: 1,
+  max_position_embeddings: 64,
+  tie_word_embeddings: true,
+} as const;
+const tokenizer = (name: string) => readFileSync(`${ROOT}tooling/tokenizer/${name}`);
+
+let state: ReadonlyMap<string, HostTensor>;
+let hub: PlayedHub;
+let folder: string;
+const keep = mkdtempSync(join(tmpdir(), 'hub-data-'));
+afterAll(() => rmSync(keep, { recursive: true }));
+
+beforeAll(async () => {
+  const backend = await createCpuBackend({ threads: 1 });
+  const device = new Device(backend);
+  state = await stateDict(new Decoder(device, CONFIG));
+  device.dispose();
+  await backend.dispose();
+});
+beforeEach(async () => {
+  hub = await PlayedHub.open();
+  folder = mkdtempSync(join(tmpdir(), 'hub-commands-'));
+});
+afterEach(async () => {
+  await hub[Symbol.asyncDispose]();
+  rmSync(folder, { recursive: true });
+});
+
+/** Publishes a commit of the model; the text of its README makes it another one. */
+const publish = (readme: string) =>
+  hub.push(REPO, {
+    files: {
+      'README.md': readme,
+      'config.json': JSON.stringify(CONFIG),
+      'model.safetensors': writeSafetensors(state),
+      'tokenizer.json': tokenizer('tokenizer.json'),
+      'tokenizer_config.json': tokenizer('tokenizer_config.json'),
+    },
+  });
+
+const run = (line: string) =>
+  runCli(line.split(' '), { env: { HF_ENDPOINT: hub.endpoint, HF_HOME: folder } });
+
+const SMALL = `--device cpu --transport memory --seq 32 --batch 2 --lora-rank 2 --cache ${keep}`;
+
+it('trains adapters beside a model by its name, and goes on beside the same commit', async () => {
+  const commit = publish('first');
+  const out = join(folder, 'run');
+  const line = `train --model ${REPO} ${SMALL} --out ${out} --save-every 1`;
+  const first = await run(`${line} --steps 2`);
+  expect([first.code, first.err]).toEqual([0, '']);
+  const config = readFileSync(join(out, 'config.yaml'), 'utf8');
+  expect(config).toContain(`model: ${REPO}@${commit}`);
+  const adapter = JSON.parse(readFileSync(join(out, 'adapter', 'adapter_config.json'), 'utf8'));
+  expect(adapter.base_model_name_or_path).toBe(REPO);
+
+  publish('moved');
+  const { bytesSent } = hub;
+  const more = await run(`${line} --steps 3 --resume auto`);
+  expect([more.code, more.err]).toEqual([0, '']);
+  expect(readFileSync(join(out, 'config.yaml'), 'utf8')).toContain(`${REPO}@${commit}`);
+  expect(hub.bytesSent).toBe(bytesSent);
+
+  const said = await run(
+    `generate --model ${REPO}@${commit} --adapter ${out} --device cpu --max-tokens 3 --prompt Call --temperature 0`,
+  );
+  expect([said.code, said.err]).toEqual([0, '']);
+  const lora = join(folder, 'lora.gguf');
+  const { code, err } = await run(`gguf --model ${REPO} --adapter ${out} --out ${lora}`);
+  expect([code, err]).toEqual([0, '']);
+  expect(readFileSync(join(folder, 'lora.Modelfile'), 'utf8')).toContain('ADAPTER ./lora.gguf\n');
+});
+
+it('plans without the weights', async () => {
+  publish('first');
+  const { code, out } = await run(`plan --model ${REPO} ${SMALL}`);
+  expect(code).toBe(0);
+  expect(out).toContain(`${REPO}@`);
+  const weights = writeSafetensors(state).byteLength;
+  const others = ['tokenizer.json', 'tokenizer_config.json'].map((name) => tokenizer(name).length);
+  expect(hub.bytesSent).toBeLessThan(others[0]! + others[1]! + 1000);
+  expect(weights).toBeGreaterThan(1000);
+});
+
+it('names a GGUF as the Hub names its model', async () => {
+  publish('first');
+  const path = join(folder, 'whale.gguf');
+  const { code, err } = await run(`gguf --model ${REPO} --out ${path}`);
+  expect([code, err]).toEqual([0, '']);
+  expect(readFileSync(path).includes(Buffer.from(REPO))).toBe(true);
+});
+
+it('leaves nothing where a name is unknown', async () => {
+  const out = join(folder, 'run');
+  const { code, err } = await run(`train --model ${REPO} ${SMALL} --out ${out}`);
+  expect(code).toBe(2);
+  expect(err).toMatch(/^error: --model: there is no directory ocean\/whale here, and http/);
+  expect(existsSync(out)).toBe(false);
+});
