@@ -17,10 +17,13 @@ export {
   trainOnce,
 } from './models.ts';
 export { onRanks, type Rank, sharedBackend } from './ranks.ts';
+export { errorOf, errorsOnRanks, loose, refusal } from './refusals.ts';
 export {
   expectAsAlone,
+  expectEqualBits,
   expectTrainedAsOneProcess,
   type ModelProgram,
+  meanLosses,
   type OverRanks,
   type Program,
   stepped,

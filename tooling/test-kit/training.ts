@@ -100,6 +100,23 @@ export function expectAsAlone(
   }
 }
 
+/** Expects the same losses and weights on each rank, bit for bit. */
+export function expectEqualBits(actual: readonly Trained[], expected: readonly Trained[]): void {
+  expect(actual).toHaveLength(expected.length);
+  for (const [rank, { losses, weights }] of actual.entries()) {
+    const other = expected[rank]!;
+    expect(losses).toEqual(other.losses);
+    for (const [index, each] of weights.entries()) {
+      expect([...each.keys()].sort()).toEqual([...other.weights[index]!.keys()].sort());
+      for (const [name, values] of each) {
+        const pair = [values, other.weights[index]!.get(name)!];
+        const [a, b] = pair.map((one) => Buffer.from(one.buffer, one.byteOffset, one.byteLength));
+        expect(Buffer.compare(a!, b!), `${name} on rank ${rank}`).toBe(0);
+      }
+    }
+  }
+}
+
 /** Returns the losses over all ranks' rows, which are as many on each. */
 export function meanLosses(perRank: readonly Trained[]): number[] {
   return perRank[0]!.losses.map(

@@ -10,89 +10,73 @@ import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { type Module, packParameters, Sequential } from '@shardweave/nn';
 import { Device, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { refusal } from '../../../tooling/test-kit/index.ts';
 import { Bag, onRanks, pull, type Rank, wrap } from './support/ranks.js';
 
 const AB = { a: 3, b: 5 };
 
-/** Returns the error's message, after checking its class. */
-async function refusal(
-  options: (rank: Rank, bag: Bag) => Partial<DdpOptions> | Promise<Partial<DdpOptions>>,
-): Promise<string> {
-  const [message] = await onRanks(2, async (rank) => {
-    const bag = new Bag(rank.device, AB);
-    const given = await options(rank, bag);
-    try {
-      wrap(bag, rank, given);
-    } catch (error) {
-      expect(error).toBeInstanceOf(DdpConfigError);
-      expect(error).toMatchObject({ code: 'DDP_CONFIG' });
-      return (error as Error).message;
-    }
-    return 'accepted';
-  });
-  return message!;
+type Given = (rank: Rank, bag: Bag) => Partial<DdpOptions> | Promise<Partial<DdpOptions>>;
+
+async function wrapWith(given: Given, rank: Rank): Promise<void> {
+  const bag = new Bag(rank.device, AB);
+  wrap(bag, rank, await given(rank, bag));
 }
 
-describe('conflicts', () => {
-  it('triggers with delayAllreduce', async () => {
-    const message = await refusal((_, bag) => ({
-      delayAllreduce: true,
-      allreduceTriggerParams: [bag.get('a')],
-    }));
-    expect(message).toContain('allreduceTriggerParams without delayAllreduce');
-  });
-
-  it('several streams with delayAllreduce', async () => {
-    const message = await refusal(() => ({ delayAllreduce: true, numAllreduceStreams: 2 }));
-    expect(message).toContain('numAllreduceStreams 1 with delayAllreduce');
-  });
-
-  it('communicators for one stream, another number of them, or one group twice', async () => {
-    const one = await refusal(async ({ group }) => ({
-      allreduceCommunicators: [await group.split(0)],
-    }));
-    expect(one).toContain('more than one, got 1 for 1 streams');
-    const three = await refusal(async ({ group }) => ({
+it.each<[string, string, Given]>([
+  [
+    'triggers with delayAllreduce',
+    'allreduceTriggerParams without delayAllreduce',
+    (_, bag) => ({ delayAllreduce: true, allreduceTriggerParams: [bag.get('a')] }),
+  ],
+  [
+    'several streams with delayAllreduce',
+    'numAllreduceStreams 1 with delayAllreduce',
+    () => ({ delayAllreduce: true, numAllreduceStreams: 2 }),
+  ],
+  [
+    'communicators for one stream',
+    'more than one, got 1 for 1 streams',
+    async ({ group }) => ({ allreduceCommunicators: [await group.split(0)] }),
+  ],
+  [
+    'another number of communicators',
+    'got 2 for 3 streams',
+    async ({ group }) => ({
       numAllreduceStreams: 3,
       allreduceCommunicators: [await group.split(0), await group.split(0)],
-    }));
-    expect(three).toContain('got 2 for 3 streams');
-    const twice = await refusal(({ group }) => ({
-      numAllreduceStreams: 2,
-      allreduceCommunicators: [group, group],
-    }));
-    expect(twice).toContain('one twice');
-  });
-
-  it('communicators of other ranks', async () => {
-    const message = await refusal(async ({ group, rank }) => ({
+    }),
+  ],
+  [
+    'one group twice',
+    'one twice',
+    ({ group }) => ({ numAllreduceStreams: 2, allreduceCommunicators: [group, group] }),
+  ],
+  [
+    'communicators of other ranks',
+    'of 2 ranks as processGroup has, got one of 1',
+    async ({ group, rank }) => ({
       numAllreduceStreams: 2,
       allreduceCommunicators: [group, await group.split(rank)],
-    }));
-    expect(message).toContain('of 2 ranks as processGroup has, got one of 1');
-  });
-
-  it('messageSize with sizes in bytes', async () => {
-    const message = await refusal(() => ({ messageSize: 1, bucketCapBytes: 4 }));
-    expect(message).toContain('either messageSize');
-  });
-
-  it.each([
-    ['messageSize', 0],
-    ['firstBucketBytes', -1],
-    ['bucketCapBytes', Number.NaN],
-    ['gradientPredivideFactor', 0],
-    ['numAllreduceStreams', 1.5],
-  ])('%s %d', async (name, value) => {
-    expect(await refusal(() => ({ [name]: value }))).toContain(name);
-  });
-
-  it('triggers of another module', async () => {
-    const message = await refusal(({ device }) => ({
-      allreduceTriggerParams: [new Bag(device, { c: 1 }).get('c')],
-    }));
-    expect(message).toContain("got 'c' [1]");
-  });
+    }),
+  ],
+  [
+    'messageSize with sizes in bytes',
+    'either messageSize',
+    () => ({ messageSize: 1, bucketCapBytes: 4 }),
+  ],
+  ['messageSize 0', 'messageSize', () => ({ messageSize: 0 })],
+  ['firstBucketBytes -1', 'firstBucketBytes', () => ({ firstBucketBytes: -1 })],
+  ['bucketCapBytes NaN', 'bucketCapBytes', () => ({ bucketCapBytes: Number.NaN })],
+  ['gradientPredivideFactor 0', 'gradientPredivideFactor', () => ({ gradientPredivideFactor: 0 })],
+  ['numAllreduceStreams 1.5', 'numAllreduceStreams', () => ({ numAllreduceStreams: 1.5 })],
+  [
+    'triggers of another module',
+    "got 'c' [1]",
+    ({ device }) => ({ allreduceTriggerParams: [new Bag(device, { c: 1 }).get('c')] }),
+  ],
+])('%s: options that cannot go together, or be, are refused', async (_, message, given) => {
+  const refused = await refusal(DdpConfigError, (rank) => wrapWith(given, rank), 2);
+  expect(refused).toContain(message);
 });
 
 describe('removed, dead and foreign options say what to use instead', () => {
@@ -106,15 +90,15 @@ describe('removed, dead and foreign options say what to use instead', () => {
     ['mesageSize', 1, 'Did you mean messageSize?'],
     ['color', 1, 'Known ones: processGroup, messageSize'],
   ])('%s', async (name, value, answer) => {
-    const message = await refusal(() => ({ [name]: value }));
+    const message = await refusal(DdpConfigError, (rank) =>
+      wrapWith(() => ({ [name]: value }), rank),
+    );
     expect(message).toContain(`got '${name}'`);
     expect(message).toContain(answer);
   });
 
   it('undefined counts as left out', async () => {
-    expect(await refusal(() => ({ sharedParam: undefined }) as Partial<DdpOptions>)).toBe(
-      'accepted',
-    );
+    await onRanks(1, (rank) => wrapWith(() => ({ sharedParam: undefined }) as object, rank));
   });
 });
 

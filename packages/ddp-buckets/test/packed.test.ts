@@ -1,7 +1,7 @@
 // Packed parameters: ranks add up the gradients of 16-bit computation, and each steps f32 masters.
 
 import type { DdpOptions } from '@shardweave/ddp-buckets';
-import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import type { FsdpOptions } from '@shardweave/fsdp';
 import {
   AdamW,
   Gpt2,
@@ -21,6 +21,7 @@ import {
   pull,
   type Rank,
   SMALL_BUCKETS,
+  shardedBlocks,
   TINY,
   tinyGpt2,
   wrap,
@@ -106,10 +107,7 @@ function replicated({ dtype, isReducedInF32 = false }: Program, buckets: Partial
       gradientPredivideFactor: 1,
       ...buckets,
     };
-    for (const name of [...gpt.children().keys()].slice(1, -1)) {
-      gpt.replaceChild(name, new FullyShardedDataParallel(gpt.children().get(name)!, options));
-    }
-    const model = new FullyShardedDataParallel(gpt, options);
+    const model = shardedBlocks(gpt, options);
     return { model, state: async () => textOf(await stateDict(model)) };
   };
 }

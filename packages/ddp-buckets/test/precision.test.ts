@@ -2,19 +2,11 @@
 
 import type { DdpOptions } from '@shardweave/ddp-buckets';
 import { f16ToF32, f32ToF16 } from '@shardweave/dtypes';
-import { Module, Sgd } from '@shardweave/nn';
-import {
-  cast,
-  type Device,
-  type DType,
-  linear,
-  mean,
-  square,
-  sum,
-  type Tensor,
-  tanh,
-} from '@shardweave/tensor-core';
+import { Sgd } from '@shardweave/nn';
+import { cast, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { expectClose, inputs } from '../../../tooling/test-kit/index.ts';
+import { CastNet } from './support/cast-net.js';
 import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 const roundF16 = (x: number) => f16ToF32(f32ToF16(x));
@@ -96,38 +88,11 @@ describe('f16, bf16 and f32', () => {
   });
 });
 
-/** This module has two layers of f32, f16 or bf16 parameters, with products in f32. */
-class Mlp extends Module<[x: Tensor], Tensor> {
-  readonly #weights: readonly Tensor[];
-
-  constructor(device: Device, dtype: DType, seed: number) {
-    super(device);
-    this.#weights = [0, 1].map((i) => {
-      const values = Array.from({ length: 36 }, (_, j) => Math.sin(1 + j + 36 * i + seed) / 2);
-      return this.parameter(String(i), device.tensor(values, [6, 6], { dtype }));
-    });
-  }
-
-  forward(x: Tensor): Tensor {
-    let hidden = x;
-    for (const weight of this.#weights) {
-      hidden = tanh(linear(hidden, { weight: cast(weight, 'f32') }));
-    }
-    return hidden;
-  }
-}
-
-/** Returns rows [rows, 6] from row `first` of an endless table. */
-function rowsOf(device: Device, first: number, count: number): Tensor {
-  const values = Float32Array.from({ length: count * 6 }, (_, i) => Math.sin(7 * (first * 6 + i)));
-  return device.tensor(values, [count, 6]);
-}
-
 describe('masters in f32 beside a model in f16, ranks seeded differently', () => {
   it('stay equal over 500 steps on every rank', async () => {
     const perRank = await onRanks(2, async (rank) => {
       const { device } = rank;
-      const model = wrap(new Mlp(device, 'f16', 100 * rank.rank), rank);
+      const model = wrap(new CastNet(device, 'f16', { seed: 100 * rank.rank }), rank);
       await model.initialize(); // All get rank 0's values before masters are made of them.
       const masters = model.parameters().map((parameter) =>
         device.scope(() => {
@@ -139,7 +104,7 @@ describe('masters in f32 beside a model in f16, ranks seeded differently', () =>
       const optimizer = new Sgd(masters, { lr: 0.05 });
       for (let step = 0; step < 500; step++) {
         await device.scope(async () => {
-          const x = rowsOf(device, 3 * (2 * step + rank.rank), 3);
+          const x = inputs(device, { first: 3 * (2 * step + rank.rank), count: 3 });
           await mean(square(await model.call(x))).backward();
           masters.forEach((master, i) => {
             master.grad = cast(model.parameters()[i]!.grad!, 'f32').keep();
@@ -158,57 +123,9 @@ describe('masters in f32 beside a model in f16, ranks seeded differently', () =>
     expect(perRank[1]).toEqual(perRank[0]);
     const [{ model, masters } = { model: [], masters: [] }] = perRank;
     masters.forEach((master, i) => {
-      master.forEach((value, j) => {
-        expect(Math.abs(value - model[i]![j]!)).toBeLessThan(5e-3);
-      });
+      expectClose(master, model[i]!, 5e-3);
     });
     const moved = masters[0]!.some((value, j) => Math.abs(value - Math.sin(1 + j) / 2) > 0.05);
     expect(moved).toBe(true);
-  });
-});
-
-describe('local sums over unequal batches, averaged, times W', () => {
-  const SIZES = [3, 1, 4, 2];
-
-  it.each(['f32', 'f16'] as const)('equal one process, %s', async (dtype) => {
-    const gradients = (groupSize: number) =>
-      onRanks(4, async ({ device, group, rank }) => {
-        const part = groupSize === 4 ? group : await group.split(Math.floor(rank / groupSize));
-        const model = wrap(new Mlp(device, dtype, 0), { group: part });
-        await device.scope(async () => {
-          const first = SIZES.slice(0, rank).reduce((a, b) => a + b, 0);
-          const output = await model.call(rowsOf(device, first, SIZES[rank]!));
-          await sum(square(output)).backward();
-        });
-        return Promise.all(model.parameters().map(async ({ grad }) => grad!.toArray()));
-      });
-    const reference = async (first: number, count: number) => {
-      const [values] = await onRanks(1, async ({ device }) => {
-        const model = new Mlp(device, dtype, 0);
-        await device.scope(async () => {
-          await sum(square(await model.call(rowsOf(device, first, count)))).backward();
-        });
-        return Promise.all(model.parameters().map(async ({ grad }) => grad!.toArray()));
-      });
-      return values!;
-    };
-    const tolerance = dtype === 'f32' ? 1e-6 : 4 * 2 ** -11;
-    const expectTimes = (
-      actual: readonly ArrayLike<number>[],
-      W: number,
-      expected: readonly ArrayLike<number>[],
-    ) => {
-      actual.forEach((values, i) => {
-        for (let j = 0; j < values.length; j++) {
-          const scale = Math.max(1, Math.abs(expected[i]![j]!));
-          expect(Math.abs(W * values[j]! - expected[i]![j]!) / scale).toBeLessThan(tolerance);
-        }
-      });
-    };
-    const whole = await gradients(4);
-    expectTimes(whole[2]!, 4, await reference(0, 10));
-    const pairs = await gradients(2); // These are two groups of two ranks in a world of four.
-    expectTimes(pairs[0]!, 2, await reference(0, 4));
-    expectTimes(pairs[3]!, 2, await reference(4, 6));
   });
 });

@@ -10,27 +10,10 @@ import {
 import { naiveAllReduce, Reducer } from '@shardweave/ddp-buckets/apex';
 import { packParameters } from '@shardweave/nn';
 import { expect, it } from 'vitest';
-import { Bag, onRanks, type Rank, wrap } from './support/ranks.js';
-
-/** A value as plain JavaScript passes it, without a type. */
-// biome-ignore lint/suspicious/noExplicitAny: what the types forbid
-const loose = (value: unknown) => value as any;
+import { loose, refusal } from '../../../tooling/test-kit/index.ts';
+import { Bag, type Rank, wrap } from './support/ranks.js';
 
 const bag = ({ device }: Rank) => new Bag(device, { a: 3 });
-
-async function refusal(call: (rank: Rank) => unknown): Promise<string> {
-  const [message] = await onRanks(1, async (rank) => {
-    const error = await Promise.resolve()
-      .then(() => call(rank))
-      .then(
-        () => undefined,
-        (error: unknown) => error,
-      );
-    expect(error).toBeInstanceOf(DdpConfigError);
-    return (error as Error).message;
-  });
-  return message!;
-}
 
 const options = loose({ gradient_average: true, colour: 1 });
 
@@ -43,7 +26,9 @@ it.each<[string, (rank: Rank) => unknown]>([
   ['naiveAllReduce', () => naiveAllReduce([], options)],
   ['reducer', (rank) => new Reducer(bag(rank), options)],
 ])('an unknown option of %s is refused by its name', async (name, call) => {
-  expect(await refusal(call)).toContain(`${name}: expected known options, got 'gradient_average'`);
+  expect(await refusal(DdpConfigError, call)).toContain(
+    `${name}: expected known options, got 'gradient_average'`,
+  );
 });
 
 it.each([
@@ -54,7 +39,7 @@ it.each([
     'Wrap a model that packParameters(model, { computeDType }) of nn has packed.',
   ],
 ])('%s, which users of PyTorch know, has our name for an answer', async (name, hint) => {
-  const message = await refusal((rank) => wrap(bag(rank), rank, { [name]: {} }));
+  const message = await refusal(DdpConfigError, (rank) => wrap(bag(rank), rank, { [name]: {} }));
   expect(message).toContain(`'${name}'. ${hint}`);
 });
 
@@ -90,5 +75,5 @@ it.each<[string, (rank: Rank) => unknown, string]>([
     "compressionHook: expected wire to be 'f16' or 'bf16' or 'int8', got \"fp8\"",
   ],
 ])('%s where another kind belongs', async (_, call, message) => {
-  expect(await refusal(call)).toContain(message);
+  expect(await refusal(DdpConfigError, call)).toContain(message);
 });

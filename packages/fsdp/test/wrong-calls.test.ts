@@ -32,26 +32,15 @@ import {
 } from '@shardweave/nn';
 import { type Device, mean, square } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { DIM, layer, onRanks, type Rank, Stack } from '../../../tooling/test-kit/index.ts';
-
-/** A value as plain JavaScript passes it, without a type. */
-// biome-ignore lint/suspicious/noExplicitAny: what the types forbid
-const loose = (value: unknown) => value as any;
-
-/** The message of a refusal, whose class is checked. */
-async function refusal(call: (rank: Rank) => unknown, type: unknown = FsdpConfigError) {
-  const [message] = await onRanks(1, async (rank) => {
-    const error = await Promise.resolve()
-      .then(() => call(rank))
-      .then(
-        () => undefined,
-        (error: unknown) => error,
-      );
-    expect(error).toBeInstanceOf(type);
-    return (error as Error).message;
-  });
-  return message!;
-}
+import {
+  DIM,
+  layer,
+  loose,
+  onRanks,
+  type Rank,
+  refusal,
+  Stack,
+} from '../../../tooling/test-kit/index.ts';
 
 const seeded = (device: Device, seed: number) =>
   new Linear(device, {
@@ -89,7 +78,9 @@ describe('options', () => {
       },
     ],
   ])('an unknown option of %s is refused by its name', async (name, call) => {
-    expect(await refusal(call)).toContain(`${name}: expected known options, got 'onlyTrainded'.`);
+    expect(await refusal(FsdpConfigError, call)).toContain(
+      `${name}: expected known options, got 'onlyTrainded'.`,
+    );
   });
 
   it.each([
@@ -101,7 +92,7 @@ describe('options', () => {
   ])('%s, which users of PyTorch know, has our name for an answer', async (name, hint) => {
     const call = ({ device, group }: Rank) =>
       fullyShard(layer(device), loose({ processGroup: group, [name]: {} }));
-    expect(await refusal(call)).toContain(`'${name}'. ${hint}`);
+    expect(await refusal(FsdpConfigError, call)).toContain(`'${name}'. ${hint}`);
   });
 });
 
@@ -144,7 +135,7 @@ describe('a value of another kind', () => {
       'autoWrapBn: expected a module, got [].',
     ],
   ])('%s', async (_, call, message) => {
-    expect(await refusal(call)).toContain(message);
+    expect(await refusal(FsdpConfigError, call)).toContain(message);
   });
 });
 
@@ -163,13 +154,13 @@ it('a policy that chooses nothing inside is told the classes that it saw, and no
 });
 
 it('a backward of the module whose wrapper was dropped says which one to call', async () => {
-  const message = await refusal(async ({ device, group }) => {
+  const message = await refusal(FsdpStateError, async ({ device, group }) => {
     const model = new Stack(device, [layer(device)]);
     fullyShard(model, { processGroup: group });
     await device.scope(async () => {
       await mean(square(await model.call(device.full([2, DIM], 1)))).backward();
     });
-  }, FsdpStateError);
+  });
   expect(message).toContain('expected a forward of the wrapper, which fullyShard returns, before');
 });
 

@@ -19,6 +19,7 @@ import {
 import { createHostStore } from '@shardweave/shard-store';
 import { mean, StateError, square } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { errorOf } from '../../../tooling/test-kit/index.ts';
 import { makeDevice, read } from './support/support.js';
 
 function layer({ isPacked = false } = {}) {
@@ -37,20 +38,17 @@ describe.each([{ isPacked: false }, { isPacked: true }])('with isPacked $isPacke
     const { device, model } = run;
     const values = () => Promise.all(model.parameters().map(read));
     const before = await values();
-    let error: unknown;
+    let error: Error | undefined;
     await device.scope(async () => {
       const loss = mean(square(await model.call(device.full([1, 2], 1))));
       const running = loss.backward();
-      error = await call(run).then(
-        () => undefined,
-        (thrown: unknown) => thrown,
-      );
+      error = await errorOf(() => call(run));
       await running;
     });
     expect(await values()).toEqual(before);
     await run.optimizer.step();
     expect(await values()).not.toEqual(before); // The backward has ended whole.
-    return error as Error | undefined;
+    return error;
   }
 
   it.each<[string, (run: ReturnType<typeof layer>) => Promise<unknown>]>([

@@ -1,6 +1,7 @@
 // These are small models whose gradients are known exactly, and functions that wrap and step them.
 
 import { type DdpOptions, DistributedDataParallel } from '@shardweave/ddp-buckets';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { AdamW, Gpt2, Module, Sgd } from '@shardweave/nn';
 import { add, cast, type Device, type DType, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { optimizerGroups, type Rank, TINY } from '../../../../tooling/test-kit/index.ts';
@@ -17,6 +18,14 @@ export {
 
 export function tinyGpt2(device: Device): Gpt2 {
   return new Gpt2(device, TINY, { seed: 3 });
+}
+
+/** Shards a GPT-2, each of its blocks by itself. */
+export function shardedBlocks(gpt2: Module, options: FsdpOptions): FullyShardedDataParallel {
+  for (const [name, block] of [...gpt2.children()].slice(1, -1)) {
+    gpt2.replaceChild(name, new FullyShardedDataParallel(block, options));
+  }
+  return new FullyShardedDataParallel(gpt2, options);
 }
 
 /** Buckets for a few parameters each, so that a small model has several. */
