@@ -12,13 +12,11 @@ import {
   Gpt2,
   type HostTensor,
   type LazyTensor,
-  loadStateDict,
   type ModelConfig,
   modelFiles,
   openModelState,
   openSafetensors,
   readSafetensors,
-  StateDictError,
   safetensorsPieces,
   stateDict,
   writeSafetensors,
@@ -227,69 +225,5 @@ describe('openModelState', () => {
     } else {
       await expect(opening).rejects.toThrow(FormatError);
     }
-  });
-});
-
-describe('loadStateDict of lazy tensors', () => {
-  const CONFIG = { vocab_size: 9, n_positions: 4, n_embd: 8, n_layer: 1, n_head: 2 };
-
-  /** Returns a model's state as lazy tensors, which counts how many of them were read. */
-  async function lazyState(seed: number) {
-    const model = new Gpt2(makeDevice(), CONFIG, { seed });
-    const whole = await stateDict(model);
-    const reads: string[] = [];
-    const lazy = new Map<string, LazyTensor>(
-      [...whole].map(([name, { dtype, shape, data }]) => {
-        const read = async () => {
-          reads.push(name);
-          return data;
-        };
-        return [name, { dtype, shape, read }];
-      }),
-    );
-    return { whole, lazy, reads };
-  }
-
-  it('loads what whole tensors do, deferred parameters too, each tensor once', async () => {
-    const { whole, lazy, reads } = await lazyState(5);
-    const model = new Gpt2(makeDevice(), CONFIG, { deferInit: true });
-    await loadStateDict(model, lazy);
-    expect(await stateDict(model)).toEqual(whole);
-    expect(reads).toEqual([...whole.keys()]);
-    const half = new Map([['transformer.ln_f.bias', whole.get('transformer.ln_f.bias')!]]);
-    await expect(loadStateDict(model, half)).rejects.toThrow(StateDictError);
-    await loadStateDict(model, half, { strict: false });
-  });
-
-  it('reads nothing where names or shapes do not fit', async () => {
-    const { lazy, reads } = await lazyState(5);
-    const model = new Gpt2(makeDevice(), { ...CONFIG, n_positions: 6 });
-    const before = await stateDict(model);
-    await expect(loadStateDict(model, lazy)).rejects.toMatchObject({
-      code: 'STATE_DICT',
-      mismatched: ['transformer.wpe.weight'],
-    });
-    expect(reads).toEqual([]);
-    expect(await stateDict(model)).toEqual(before);
-  });
-
-  it('refuses a tensor that gave too few bytes, and passes on what a read threw', async () => {
-    const { lazy } = await lazyState(5);
-    const model = new Gpt2(makeDevice(), CONFIG);
-    const name = 'transformer.ln_f.bias';
-    const broken = (read: () => Promise<Uint8Array>) =>
-      new Map([...lazy, [name, { ...lazy.get(name)!, read }]]);
-    const short = loadStateDict(
-      model,
-      broken(async () => new Uint8Array(28)),
-    );
-    await expect(short).rejects.toMatchObject({ code: 'STATE_DICT', mismatched: [name] });
-    const failed = new Error('EIO');
-    const failing = loadStateDict(
-      model,
-      broken(() => Promise.reject(failed)),
-    );
-    await expect(failing).rejects.toBe(failed);
-    await expect(loadStateDict(model, new Map())).rejects.toThrow(StateDictError);
   });
 });

@@ -143,4 +143,26 @@ describe('packed parameters', () => {
     };
     expect(await train(3)).toEqual(await train(0));
   });
+
+  it('AdamW leaves what a used flat has without a gradient, frozen or not', async () => {
+    const train = async (isPacked: boolean) => {
+      const net = model(makeDevice());
+      if (isPacked) {
+        packParameters(net);
+      }
+      const [first, second] = net.layers() as [Linear, Linear];
+      second.bias!.requiresGrad = false;
+      const optimizer = new AdamW(net.parameters(), { lr: 0.1, weightDecay: 0.5 });
+      const { device } = net;
+      await device.scope(async () => {
+        const out = await first.call(device.tensor(values(6), [2, 3]));
+        await sum(mul(out, out)).backward();
+      });
+      await optimizer.step();
+      expect(optimizer.stateOf(first.weight.piece?.flat ?? first.weight)!.runs).toHaveLength(1);
+      await optimizer.step(); // This steps again with the same gradients.
+      return Promise.all(net.parameters().map(read));
+    };
+    expect(await train(true)).toEqual(await train(false));
+  });
 });

@@ -51,15 +51,6 @@ async function textOf(module: Module): Promise<[string, string][]> {
   });
 }
 
-it('an extra that is not JSON is refused at the call, before anything is written', async () => {
-  const store = place();
-  const extra = { best: Number.POSITIVE_INFINITY };
-  await expect(saveCheckpoint(net(makeDevice()), store, { extra })).rejects.toThrow(
-    /^save: expected JSON at extra\.best, .* got Infinity/,
-  );
-  expect(await store.files()).toEqual([]);
-});
-
 it('parameters, buffers, state and options come back, from plain to packed', async () => {
   const device = makeDevice();
   const store = place();

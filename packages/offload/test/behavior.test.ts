@@ -2,17 +2,7 @@
 // in a larger model, inputs and outputs of any kind, several calls, evaluation, shared and frozen
 // parameters, buffers.
 
-import {
-  BatchNorm1d,
-  Gpt2,
-  Linear,
-  loadStateDict,
-  Module,
-  Sequential,
-  Sgd,
-  StateDictError,
-  stateDict,
-} from '@shardweave/nn';
+import { BatchNorm1d, Gpt2, Linear, Module, Sequential, Sgd, stateDict } from '@shardweave/nn';
 import { recipeOf } from '@shardweave/nn/flat';
 import {
   OffloadConfigError,
@@ -330,51 +320,6 @@ it('a parameter at rest says who can read it, also one whose values were deferre
   await expect(model.parameters()[0]!.toArray()).rejects.toThrow(
     /are not on the device\. An offloaded parameter .* stateDict of the model reads it\.$/,
   );
-});
-
-describe('state dicts', () => {
-  it('load into the bare model and back, another slicing too', async () => {
-    const device = newDevice();
-    const trained = new OffloadModel(stack(device), { numSlices: 2 });
-    const optimizer = new Sgd(trained.parameters(), { lr: 0.5 });
-    await device.scope(async () => mean(square(await trained.call(rows(device, 4)))).backward());
-    await optimizer.step();
-    const state = await stateDict(trained);
-    const other = new OffloadModel(stack(device), { numSlices: 4 });
-    expect(await stateDict(other)).not.toEqual(state);
-    await loadStateDict(other, state);
-    expect(await stateDict(other)).toEqual(state);
-    expect([...state.keys()]).toEqual(
-      stack(device)
-        .namedParameters()
-        .map(([name]) => name),
-    );
-  });
-
-  it('refuses what does not fit, and loads nothing then', async () => {
-    const device = newDevice();
-    const model = new OffloadModel(stack(device));
-    const state = await stateDict(model);
-    const wrong = new Map(state);
-    wrong.set('0.bias', { dtype: 'f32', shape: [DIM + 1], data: new Uint8Array(4 * DIM + 4) });
-    wrong.delete('2.weight');
-    wrong.set('x', state.get('0.weight')!);
-    const loading = loadStateDict(model, wrong);
-    await expect(loading).rejects.toThrow(StateDictError);
-    await expect(loading).rejects.toMatchObject({
-      missing: ['2.weight'],
-      unexpected: ['x'],
-      mismatched: ['0.bias'],
-    });
-    await expect(loading).rejects.toThrow(
-      /Missing: 2\.weight.*Unexpected: x.*Misshapen: '0\.bias': expected f32/,
-    );
-    expect(await stateDict(model)).toEqual(state);
-    const few = new Map([['0.weight', state.get('2.weight')!]]);
-    await expect(loadStateDict(model, few)).rejects.toThrow(StateDictError);
-    await loadStateDict(model, few, { strict: false });
-    expect((await stateDict(model)).get('0.weight')).toEqual(state.get('2.weight'));
-  });
 });
 
 describe('refuses', () => {

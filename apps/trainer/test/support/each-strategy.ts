@@ -15,6 +15,7 @@ import { onRanks, type Rank } from '../../../../tooling/test-kit/ranks.js';
 type AnyOptimizer = nn.Optimizer<any>;
 
 interface SaveOptions {
+  readonly extra?: Readonly<Record<string, unknown>>;
   readonly optimizer?: AnyOptimizer;
   readonly onlyTrained?: boolean;
 }
@@ -69,6 +70,11 @@ export function sharded(options: Partial<fsdp.FsdpOptions>): Strategy['wrap'] {
   };
 }
 
+export function replicated(options: Partial<ddp.DdpOptions>): Strategy['wrap'] {
+  return (module, { group }) =>
+    wrapped(new ddp.DistributedDataParallel(module, { processGroup: group, ...options }));
+}
+
 export function offloaded(options: offload.OffloadOptions): Strategy['wrap'] {
   return (module) => {
     const model = new offload.OffloadModel(module, { store: createHostStore(), ...options });
@@ -86,14 +92,7 @@ export const STRATEGIES: readonly Strategy[] = [
       return bare(module);
     },
   },
-  {
-    name: 'ddp at 2',
-    numRanks: 2,
-    wrap: (module, { group }) => {
-      const model = new ddp.DistributedDataParallel(module, { processGroup: group });
-      return wrapped(model);
-    },
-  },
+  { name: 'ddp at 2', numRanks: 2, wrap: replicated({}) },
   { name: 'fsdp at 1', numRanks: 1, wrap: sharded({}) },
   { name: 'fsdp at 2', numRanks: 2, wrap: sharded({}) },
   { name: 'fsdp at 2 on the host', numRanks: 2, wrap: sharded({ moveParamsToCpu: true }) },
@@ -104,7 +103,7 @@ export function place(): PieceStore {
   return piecesIn(createHostStore());
 }
 
-function net(device: Device): nn.Sequential<[x: Tensor], Tensor> {
+export function net(device: Device): nn.Sequential<[x: Tensor], Tensor> {
   const init = new nn.ParameterInit(device, { seed: 5 });
   return new nn.Sequential(device, [
     new nn.Linear(device, { inFeatures: 3, outFeatures: 7, init }),
@@ -112,13 +111,20 @@ function net(device: Device): nn.Sequential<[x: Tensor], Tensor> {
   ]);
 }
 
-/** Runs a program on all ranks of a strategy. Every rank must return the same; one is returned. */
+/**
+ * Runs a program on all ranks of a strategy, which gets the bare module, too. Every rank must return
+ * the same; one is returned.
+ */
 export async function under<T>(
   strategy: Strategy,
-  program: (wrapped: Wrapped, rank: Rank) => Promise<T>,
+  program: (wrapped: Wrapped, bare: nn.Module) => Promise<T>,
+  build = net,
 ): Promise<T> {
   const backend = createReferenceBackend();
-  const run = (rank: Rank) => program(strategy.wrap(net(rank.device), rank), rank);
+  const run = (rank: Rank) => {
+    const module = build(rank.device);
+    return program(strategy.wrap(module, rank), module);
+  };
   const [result] = await onRanks(strategy.numRanks, run, { backend });
   return result!;
 }
