@@ -25,7 +25,7 @@ export function errorsOnRanks(
   return onRanks(worldSize, (rank) => errorOf(() => body(rank)));
 }
 
-/** Expects every rank to be refused a call with an error of this class; returns rank 0's message. */
+/** Expects every rank to be refused a call by an error of this class. Returns rank 0's message. */
 export async function refusal(
   type: unknown,
   call: (rank: Rank) => unknown,

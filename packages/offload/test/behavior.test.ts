@@ -2,7 +2,7 @@
 // in a larger model, inputs and outputs of any kind, several calls, evaluation, shared and frozen
 // parameters, buffers.
 
-import { BatchNorm1d, Gpt2, Linear, Module, Sequential, Sgd, stateDict } from '@shardweave/nn';
+import { BatchNorm1d, Gpt2, Module, Sequential } from '@shardweave/nn';
 import { recipeOf } from '@shardweave/nn/flat';
 import {
   OffloadConfigError,
@@ -12,20 +12,19 @@ import {
   splitRows,
 } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
-import { add, Device, mean, mul, square, type Tensor, tanh } from '@shardweave/tensor-core';
-import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { add, type Device, mean, mul, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-
-const DIM = 5;
-
-const newDevice = () => new Device(createReferenceBackend(), { seed: 11 });
-const linear = (device: Device, inFeatures = DIM, outFeatures = DIM) =>
-  new Linear(device, { inFeatures, outFeatures });
-
-function rows(device: Device, count: number, width = DIM): Tensor {
-  const values = Float32Array.from({ length: count * width }, (_, i) => Math.sin(i + 1));
-  return device.tensor(values, [count, width], { requiresGrad: true });
-}
+import {
+  type Body,
+  type Build,
+  DIM,
+  expectAsPlain,
+  linear,
+  newDevice,
+  outcome,
+  PATHS,
+  rows,
+} from './support/linear-layers.js';
 
 class Tanh extends Module<[x: Tensor], Tensor> {
   forward(x: Tensor): Tensor {
@@ -36,68 +35,9 @@ class Tanh extends Module<[x: Tensor], Tensor> {
 const stack = (device: Device) =>
   new Sequential(device, [linear(device), new Tanh(device), linear(device), linear(device)]);
 
-const PATHS: readonly OffloadOptions[] = [
-  { checkpointActivation: true },
-  { checkpointActivation: false },
-  { checkpointActivation: true, numMicrobatches: 3 },
-  { checkpointActivation: false, numMicrobatches: 3 },
-];
-
-/** Returns weights after a step and the gradient of the input, with and without offload. */
-async function compared(
-  build: (device: Device) => Sequential,
-  options: OffloadOptions | undefined,
-  body: (model: Module, x: Tensor) => Promise<void>,
-  inputRows = 4,
-) {
-  const device = newDevice();
-  const bare = build(device);
-  const model = options === undefined ? bare : new OffloadModel(bare, options);
-  const x = rows(device, inputRows);
-  const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
-  for (let step = 0; step < 2; step++) {
-    await device.scope(() => body(model, x));
-    await optimizer.step();
-    optimizer.zeroGrad();
-  }
-  const state =
-    model instanceof OffloadModel
-      ? await stateDict(model)
-      : new Map(
-          await Promise.all(
-            bare.namedParameters().map(async ([name, tensor]) => {
-              const data = await tensor.toBytes();
-              return [name, { dtype: 'f32', shape: tensor.shape, data }] as const;
-            }),
-          ),
-        );
-  const values = new Map(
-    [...state].map(([name, { data }]) => [name, [...new Float32Array(data.slice().buffer)]]),
-  );
-  return { values, inputGrad: [...(await x.grad!.toArray())], device };
-}
-
-function expectClose(actual: readonly number[], expected: readonly number[], name: string): void {
-  expect(actual.length).toBe(expected.length);
-  actual.forEach((value, i) => {
-    expect(Math.abs(value - expected[i]!), `${name}[${i}]`).toBeLessThanOrEqual(1e-6);
-  });
-}
-
 describe.each(PATHS)('%o', (options) => {
-  const same = async (
-    build: (device: Device) => Sequential,
-    body: (model: Module, x: Tensor) => Promise<void>,
-    inputRows?: number,
-  ) => {
-    const plain = await compared(build, undefined, body, inputRows);
-    const offloaded = await compared(build, { numSlices: 2, ...options }, body, inputRows);
-    for (const [name, values] of plain.values) {
-      expectClose(offloaded.values.get(name)!, values, name);
-    }
-    expectClose(offloaded.inputGrad, plain.inputGrad, 'input');
-    return offloaded;
-  };
+  const same = (build: Build, body: Body, count?: number) =>
+    expectAsPlain(build, body, { numSlices: 2, ...options }, count);
 
   it('stands anywhere in a model: gradients reach what is before and after it', async () => {
     await same(stack, async (model, x) => {
@@ -196,15 +136,13 @@ describe.each(PATHS)('%o', (options) => {
       }
       return model;
     };
-    const before = await compared(build, undefined, async (_, x) => {
-      await mean(x).backward();
-    });
+    const before = await outcome(build, async (_, x) => mean(x).backward());
     const after = await same(build, async (model, x) => {
       await mean(square(await model.call(x))).backward();
     });
-    expect(after.values.get('0.weight')).toEqual(before.values.get('0.weight'));
-    expect(after.values.get('2.weight')).not.toEqual(before.values.get('2.weight'));
-    expect(after.values.get('2.bias')).toEqual(before.values.get('2.bias'));
+    expect(after.weights.get('0.weight')).toEqual(before.weights.get('0.weight'));
+    expect(after.weights.get('2.weight')).not.toEqual(before.weights.get('2.weight'));
+    expect(after.weights.get('2.bias')).toEqual(before.weights.get('2.bias'));
   });
 
   it('accumulates over backwards, and a gradient can be forgotten', async () => {

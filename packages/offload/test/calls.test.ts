@@ -2,15 +2,18 @@
 // checkpointing around the model, graphs that are kept, and layers that throw.
 
 import { checkpoint, Module, Sequential, Sgd, stateDict } from '@shardweave/nn';
-import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
+import { OffloadModel } from '@shardweave/offload';
 import { add, type Device, mean, mul, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
   type Body,
+  type Build,
   DIM,
+  expectAsPlain,
   linear,
   linears,
   newDevice,
+  PATHS,
   rows,
   squared,
 } from './support/linear-layers.js';
@@ -33,51 +36,9 @@ class Call extends Module<any, any> {
   }
 }
 
-/** Returns parameters after two steps, and the gradient of the input. */
-async function outcome(
-  build: (device: Device) => Module[],
-  body: Body,
-  options: OffloadOptions | undefined,
-): Promise<number[]> {
-  const device = newDevice();
-  const bare = new Sequential(device, build(device));
-  const model: Module = options === undefined ? bare : new OffloadModel(bare, options);
-  const x = rows(device);
-  const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
-  for (let step = 0; step < 2; step++) {
-    await device.scope(() => body(model, x));
-    await optimizer.step();
-    optimizer.zeroGrad();
-  }
-  const values: number[] = [...(await x.grad!.toArray())];
-  if (model instanceof OffloadModel) {
-    for (const { data } of (await stateDict(model)).values()) {
-      values.push(...new Float32Array(data.slice().buffer));
-    }
-    expect(device.memory().live).toMatchObject({ parameter: 0, staging: 0, optimizer: 0 });
-    expect(model.hostMemory()).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });
-  } else {
-    for (const parameter of bare.parameters()) {
-      values.push(...(await parameter.toArray()));
-    }
-  }
-  return values;
-}
-
-describe.each([
-  { checkpointActivation: true },
-  { checkpointActivation: false },
-  { checkpointActivation: true, numMicrobatches: 2 },
-  { checkpointActivation: false, numMicrobatches: 2 },
-])('%o', (path) => {
-  const same = async (build: (device: Device) => Module[], body: Body, numSlices = 4) => {
-    const plain = await outcome(build, body, undefined);
-    const offloaded = await outcome(build, body, { numSlices, ...path });
-    expect(offloaded.length).toBe(plain.length);
-    offloaded.forEach((value, i) => {
-      expect(Math.abs(value - plain[i]!), `value ${i}`).toBeLessThanOrEqual(1e-6);
-    });
-  };
+describe.each(PATHS)('%o', (path) => {
+  const same = (build: Build, body: Body, numSlices = 4) =>
+    expectAsPlain(build, body, { numSlices, ...path });
 
   it('a value may pass through slices beside others', async () => {
     const skip = (device: Device) => {

@@ -1,14 +1,10 @@
 // When the store fails, optimizer.step() happened or it did not, a retry finishes what is missing,
 // and no half step is committed.
 
-import { AdamW, Linear, loadStateDict, Sequential, stateDict } from '@shardweave/nn';
-import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
+import { loadStateDict, stateDict } from '@shardweave/nn';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
-import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
-import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-
-const DIM = 4;
+import { begin, type Run } from './support/linear-layers.js';
 
 /**
  * Makes a store whose calls of a method reject from the `position`-th on, `count` times. With -1
@@ -33,47 +29,6 @@ function unreliableStore(method: 'read' | 'write') {
 }
 
 /**
- * Begins a run with four layers. Each is a flat of three values beside its gradient: a parameter
- * and both moments.
- */
-function begin(options: OffloadOptions = {}) {
-  const device = new Device(createReferenceBackend(), { seed: 3 });
-  const layers = Array.from(
-    { length: 4 },
-    () => new Linear(device, { inFeatures: DIM, outFeatures: DIM }),
-  );
-  const model = new OffloadModel(new Sequential(device, layers), options);
-  return { device, model, optimizer: new AdamW(model.parameters(), { lr: 0.05 }) };
-}
-
-type Run = ReturnType<typeof begin>;
-
-/** Runs forward and backward of a step, without the optimizer's part. */
-async function backward({ device, model }: Run, step: number): Promise<number> {
-  return device.scope(async () => {
-    const data = Float32Array.from({ length: 2 * DIM }, (_, i) => Math.sin(i + step));
-    const loss = mean(square((await model.call(device.tensor(data, [2, DIM]))) as Tensor));
-    await loss.backward();
-    return loss.item();
-  });
-}
-
-async function trainStep(run: Run, step: number): Promise<number> {
-  const loss = await backward(run, step);
-  await run.optimizer.step();
-  run.optimizer.zeroGrad();
-  return loss;
-}
-
-async function losses(run: Run, steps: number): Promise<number[]> {
-  const found: number[] = [];
-  for (let step = 0; step < steps; step++) {
-    found.push(await trainStep(run, step));
-  }
-  return found;
-}
-
-/**
  * Trains two steps, a third whose optimizer meets a failing store and which `then` continues, and
  * two more.
  */
@@ -85,15 +40,15 @@ async function interrupted(
 ) {
   const { store, fail } = unreliableStore(method);
   const run = begin({ store });
-  const found = await losses(run, 2);
-  found.push(await backward(run, 2));
+  const found = await run.losses(2);
+  found.push(await run.backward(2));
   fail(position, count);
   await expect(run.optimizer.step()).rejects.toThrow('no disk');
   fail(-1);
   await then(run);
   run.optimizer.zeroGrad();
   for (const step of [3, 4]) {
-    found.push(await trainStep(run, step));
+    found.push(await run.trainStep(step));
   }
   return { run, losses: found };
 }
@@ -108,7 +63,7 @@ const retry = async ({ optimizer }: Run) => optimizer.step();
 
 describe('a store that refuses a write in optimizer.step()', () => {
   it.each([0, 7, 15])('write %i: a retry finishes the step, once', async (position) => {
-    const expected = await losses(begin(), 5);
+    const expected = await begin().losses(5);
     expect((await interrupted('write', position, retry)).losses).toEqual(expected);
   });
 
@@ -117,8 +72,8 @@ describe('a store that refuses a write in optimizer.step()', () => {
     async (position) => {
       const { store, fail } = unreliableStore('write');
       const run = begin({ store });
-      const found = await losses(run, 2);
-      found.push(await backward(run, 2));
+      const found = await run.losses(2);
+      found.push(await run.backward(2));
       fail(position, 3);
       await expect(run.optimizer.step()).rejects.toThrow('no disk');
       fail(-1);
@@ -128,17 +83,17 @@ describe('a store that refuses a write in optimizer.step()', () => {
       run.model.dispose();
       const resumed = begin({ store, resume: true });
       for (const step of [3, 4]) {
-        found.push(await trainStep(resumed, step));
+        found.push(await resumed.trainStep(step));
       }
-      expect(found).toEqual(await losses(begin(), 5));
+      expect(found).toEqual(await begin().losses(5));
     },
   );
 
   it('a flush that lacks room still rejects, and loses nothing', async () => {
     const { store, fail } = unreliableStore('write');
     const run = begin({ store });
-    const found = await losses(run, 2);
-    found.push(await backward(run, 2));
+    const found = await run.losses(2);
+    found.push(await run.backward(2));
     fail(0, 1000);
     await expect(run.optimizer.step()).rejects.toThrow('no disk');
     await expect(run.model.flush()).rejects.toThrow('no disk');
@@ -146,15 +101,15 @@ describe('a store that refuses a write in optimizer.step()', () => {
     await run.model.flush();
     run.optimizer.zeroGrad();
     for (const step of [3, 4]) {
-      found.push(await trainStep(run, step));
+      found.push(await run.trainStep(step));
     }
-    expect(found).toEqual(await losses(begin(), 5));
+    expect(found).toEqual(await begin().losses(5));
   });
 
   it('flush() also writes what a load had no room for', async () => {
     const { store, fail } = unreliableStore('write');
     const run = begin({ store });
-    await losses(run, 1);
+    await run.losses(1);
     const state = await stateDict(run.model);
     const [name, entry] = [...state][0]!;
     const data = entry.data.map((byte) => byte ^ 1);
@@ -178,11 +133,11 @@ describe('a store that refuses a write in optimizer.step()', () => {
 
 describe('a store that fails to read in optimizer.step()', () => {
   it('read 1: before anything is stepped, a retry takes the step', async () => {
-    expect((await interrupted('read', 1, retry)).losses).toEqual(await losses(begin(), 5));
+    expect((await interrupted('read', 1, retry)).losses).toEqual(await begin().losses(5));
   });
 
   it.each([5, 9, 14])('read %i: a retry finishes the step, once', async (position) => {
-    const expected = await losses(begin(), 5);
+    const expected = await begin().losses(5);
     expect((await interrupted('read', position, retry)).losses).toEqual(expected);
   });
 
@@ -197,8 +152,8 @@ describe('a store that fails to read in optimizer.step()', () => {
   it('read 9: a commit without a retry is refused, or has no part of the step', async () => {
     const { store, fail } = unreliableStore('read');
     const run = begin({ store });
-    await losses(run, 2);
-    await backward(run, 2);
+    await run.losses(2);
+    await run.backward(2);
     fail(9);
     await expect(run.optimizer.step()).rejects.toThrow('no disk');
     fail(-1);

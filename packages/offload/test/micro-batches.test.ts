@@ -6,6 +6,7 @@ import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
+import { expectClose } from '../../../tooling/test-kit/index.ts';
 
 const DIM = 4;
 const ROWS = 8; // It gives three parts of 3, 3 and 2 rows.
@@ -45,15 +46,6 @@ async function statistics(options: OffloadOptions | undefined, of: Case = {}, is
   return found;
 }
 
-function expectClose(found: Map<string, number[]>, expected: Map<string, number[]>): void {
-  expect([...found.keys()]).toEqual([...expected.keys()]);
-  for (const [name, values] of expected) {
-    found.get(name)!.forEach((value, i) => {
-      expect(Math.abs(value - values[i]!), `${name}[${i}]`).toBeLessThan(1e-6);
-    });
-  }
-}
-
 describe.each([true, false])('batch norms, checkpointing %s', (checkpointActivation) => {
   it.each([1, 2, 3, 4])(
     'count a batch once, by the moments of all its rows, in %i micro-batches',
@@ -62,7 +54,7 @@ describe.each([true, false])('batch norms, checkpointing %s', (checkpointActivat
         const plain = await statistics(undefined, { momentum });
         const offloaded = await statistics({ numMicrobatches, checkpointActivation }, { momentum });
         expect(offloaded.get('num_batches_tracked')).toEqual([3]);
-        expectClose(offloaded, plain);
+        expectClose(offloaded, plain, 1e-6);
       }
     },
   );
@@ -81,7 +73,11 @@ describe.each([true, false])('batch norms, checkpointing %s', (checkpointActivat
     };
     const plain = await statistics(undefined, { build });
     expect(plain.get('num_batches_tracked')).toEqual([6]);
-    expectClose(await statistics({ numMicrobatches: 2, checkpointActivation }, { build }), plain);
+    expectClose(
+      await statistics({ numMicrobatches: 2, checkpointActivation }, { build }),
+      plain,
+      1e-6,
+    );
   });
 
   it('stay as they are in evaluation', async () => {

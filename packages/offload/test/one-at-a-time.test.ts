@@ -1,59 +1,22 @@
 // Only one call at a time: a call during an unfinished forward, backward, step or load throws, and
 // the unfinished work ends as if that call had not been made.
 
-import {
-  AdamW,
-  checkpoint,
-  Linear,
-  loadStateDict,
-  Module,
-  Sequential,
-  stateDict,
-} from '@shardweave/nn';
+import { checkpoint, Linear, loadStateDict, Module, Sequential, stateDict } from '@shardweave/nn';
 import { OffloadBusyError, OffloadModel, type OffloadOptions } from '@shardweave/offload';
 import { Device, mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-
-const DIM = 5;
-const LAYERS = 4;
-
-function begin(options: OffloadOptions = {}) {
-  const device = new Device(createReferenceBackend(), { seed: 11 });
-  const layers = Array.from(
-    { length: LAYERS },
-    () => new Linear(device, { inFeatures: DIM, outFeatures: DIM }),
-  );
-  const model = new OffloadModel(new Sequential(device, layers), { numSlices: LAYERS, ...options });
-  const optimizer = new AdamW(model.parameters(), { lr: 0.05 });
-  const input = (step: number) => {
-    const values = Float32Array.from({ length: 4 * DIM }, (_, i) => Math.sin(i + 3 * step));
-    return device.tensor(values, [4, DIM]);
-  };
-  const lossOf = async (step: number) => mean(square(await model.call(input(step))));
-  const step = (index: number) =>
-    device.scope(async () => {
-      const loss = await lossOf(index);
-      await loss.backward();
-      const value = await loss.item();
-      await optimizer.step();
-      optimizer.zeroGrad();
-      return value;
-    });
-  return { device, model, optimizer, input, lossOf, step };
-}
-
-type Run = ReturnType<typeof begin>;
+import { begin, DIM, type Run } from './support/linear-layers.js';
 
 /** Returns the losses of six steps. `between` runs before the third. */
 async function losses(options: OffloadOptions, between?: (run: Run) => Promise<void>) {
-  const run = begin(options);
+  const run = begin({ numSlices: 4, ...options });
   const found: number[] = [];
   for (let index = 0; index < 6; index++) {
     if (index === 2) {
       await between?.(run);
     }
-    found.push(await run.step(index));
+    found.push(await run.trainStep(index));
   }
   expect(run.model.hostMemory()).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });
   expect(run.device.memory().live).toMatchObject({ parameter: 0, gradient: 0, optimizer: 0 });
@@ -64,8 +27,8 @@ const busy = (running: string) => ({ name: 'OffloadBusyError', code: 'OFFLOAD_BU
 
 describe.each([{ checkpointActivation: true }, { checkpointActivation: false }])('%o', (path) => {
   it('a forward beside a step that nobody awaited', async () => {
-    const between = async ({ device, model, optimizer, input, lossOf }: Run) => {
-      await device.scope(async () => (await lossOf(9)).backward());
+    const between = async ({ device, model, optimizer, input, backward }: Run) => {
+      await backward(9);
       const stepping = optimizer.step();
       await expect(device.scope(() => model.call(input(0)))).rejects.toMatchObject(
         busy('optimizer.step'),
@@ -73,8 +36,8 @@ describe.each([{ checkpointActivation: true }, { checkpointActivation: false }])
       await stepping;
       optimizer.zeroGrad();
     };
-    const awaited = async ({ device, optimizer, lossOf }: Run) => {
-      await device.scope(async () => (await lossOf(9)).backward());
+    const awaited = async ({ optimizer, backward }: Run) => {
+      await backward(9);
       await optimizer.step();
       optimizer.zeroGrad();
     };
@@ -82,8 +45,8 @@ describe.each([{ checkpointActivation: true }, { checkpointActivation: false }])
   });
 
   it('a backward beside a step that nobody awaited', async () => {
-    const between = async ({ device, optimizer, lossOf }: Run) => {
-      await device.scope(async () => (await lossOf(9)).backward());
+    const between = async ({ device, optimizer, lossOf, backward }: Run) => {
+      await backward(9);
       await device.scope(async () => {
         const loss = await lossOf(8);
         const stepping = optimizer.step();
@@ -92,8 +55,8 @@ describe.each([{ checkpointActivation: true }, { checkpointActivation: false }])
       });
       optimizer.zeroGrad();
     };
-    const awaited = async ({ device, optimizer, lossOf }: Run) => {
-      await device.scope(async () => (await lossOf(9)).backward());
+    const awaited = async ({ optimizer, backward }: Run) => {
+      await backward(9);
       await optimizer.step();
       optimizer.zeroGrad();
     };
@@ -151,9 +114,8 @@ describe.each([{ checkpointActivation: true }, { checkpointActivation: false }])
   });
 
   it('a step beside a forward or a backward, which go on', async () => {
-    const between = async ({ device, model, optimizer, input, lossOf }: Run) => {
-      // These are gradients to step with.
-      await device.scope(async () => (await lossOf(9)).backward());
+    const between = async ({ device, model, optimizer, input, backward }: Run) => {
+      await backward(9); // These are gradients to step with.
       await device.scope(async () => {
         const calling = model.call(input(0));
         await expect(optimizer.step()).rejects.toMatchObject({ code: 'OPTIMIZER' });
@@ -170,7 +132,7 @@ describe.each([{ checkpointActivation: true }, { checkpointActivation: false }])
 });
 
 it('the message says what runs, what was called and what to do', async () => {
-  const { device, model, input } = begin();
+  const { device, model, input } = begin({ numSlices: 4 });
   await device.scope(async () => {
     const first = model.call(input(0));
     const second = model.call(input(1));
@@ -183,8 +145,8 @@ it('the message says what runs, what was called and what to do', async () => {
 });
 
 it('a second step, a state dict or a commit beside a step', async () => {
-  const { device, model, optimizer, lossOf } = begin();
-  await device.scope(async () => (await lossOf(9)).backward());
+  const { device, model, optimizer, backward } = begin({ numSlices: 4 });
+  await backward(9);
   const state = await stateDict(model);
   const stepping = optimizer.step();
   await expect(optimizer.step()).rejects.toThrow(

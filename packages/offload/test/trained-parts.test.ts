@@ -6,6 +6,7 @@ import { createHostStore } from '@shardweave/shard-store';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
+import { weightsOf } from '../../../tooling/test-kit/index.ts';
 
 const DIM = 4;
 const STEPS = 6;
@@ -38,10 +39,7 @@ const OPTIMIZERS = {
 } as const;
 
 /** Returns the parameters after the steps, of which every other one skips a layer. */
-async function trained(
-  isOffloaded: boolean,
-  optimizerName: keyof typeof OPTIMIZERS,
-): Promise<Map<string, number[]>> {
+async function trained(isOffloaded: boolean, optimizerName: keyof typeof OPTIMIZERS) {
   const device = new Device(createReferenceBackend(), { seed: 8 });
   const state = { isSkipping: false };
   const bare = new Sequential(device, [linear(device), new Branch(device, state), linear(device)]);
@@ -56,17 +54,7 @@ async function trained(
     await optimizer.step();
     optimizer.zeroGrad();
   }
-  const values = new Map<string, number[]>();
-  if (model instanceof OffloadModel) {
-    for (const [name, { data }] of await stateDict(model)) {
-      values.set(name, [...new Float32Array(data.slice().buffer)]);
-    }
-  } else {
-    for (const [name, tensor] of bare.namedParameters()) {
-      values.set(name, [...(await tensor.toArray())]);
-    }
-  }
-  return values;
+  return weightsOf(model);
 }
 
 it.each(Object.keys(OPTIMIZERS) as (keyof typeof OPTIMIZERS)[])(

@@ -112,8 +112,8 @@ export function net(device: Device): nn.Sequential<[x: Tensor], Tensor> {
 }
 
 /**
- * Runs a program on all ranks of a strategy, which gets the bare module, too. Every rank must return
- * the same; one is returned.
+ * Runs a program on all ranks of a strategy, which gets the bare module, too. Every rank must
+ * return the same; one is returned.
  */
 export async function under<T>(
   strategy: Strategy,
