@@ -1,9 +1,10 @@
 // A step has several backwards, of which each is reduced or only the last one.
 
-import { checkpoint, Linear, Module } from '@shardweave/nn';
-import { add, type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
+import { checkpoint, Linear } from '@shardweave/nn';
+import { add, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
+import { moduleOf } from '../../../tooling/test-kit/index.ts';
+import { Bag, onBags, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 const AB = { a: 3, b: 200 };
 
@@ -13,8 +14,7 @@ describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true
     const options = { ...mode, messageSize: 1 };
 
     it('backwards without zeroGrad add up averages, each reduced once', async () => {
-      await onRanks(3, async (rank) => {
-        const model = wrap(new Bag(rank.device, AB), rank, { ...options, gradientAverage: false });
+      await onBags(3, AB, { ...options, gradientAverage: false }, async ({ rank, model }) => {
         await pull(model, 1 + rank.rank);
         expect(await pulled(model)).toEqual({ a: 6, b: 12 });
         await pull(model, 10 * rank.rank);
@@ -23,8 +23,7 @@ describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true
     });
 
     it('noSync adds up on each rank and sends nothing; the next backward reduces the sum', async () => {
-      await onRanks(2, async (rank) => {
-        const model = wrap(new Bag(rank.device, AB), rank, options);
+      await onBags(2, AB, options, async ({ rank, model }) => {
         await pull(model, 0);
         model.zeroGrad();
         const { allReduces } = rank.group.stats();
@@ -42,8 +41,7 @@ describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true
     });
 
     it('disableAllreduce and enableAllreduce do the same, forward by forward', async () => {
-      await onRanks(2, async (rank) => {
-        const model = wrap(new Bag(rank.device, AB), rank, options);
+      await onBags(2, AB, options, async ({ rank, model }) => {
         await model.initialize();
         const { allReduces, allGathers } = rank.group.stats();
         model.disableAllreduce();
@@ -59,8 +57,7 @@ describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true
     });
 
     it('what was reduced before a noSync stays apart from what was not', async () => {
-      await onRanks(2, async (rank) => {
-        const model = wrap(new Bag(rank.device, AB), rank, { ...options, gradientAverage: false });
+      await onBags(2, AB, { ...options, gradientAverage: false }, async ({ rank, model }) => {
         await pull(model, 1 + rank.rank);
         await model.noSync(() => pull(model, 10 * (1 + rank.rank)));
         expect(await pulled(model)).toEqual({ a: 3, b: 6 });
@@ -70,8 +67,7 @@ describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true
     });
 
     it('zeroGrad drops what a noSync has added up, shown or not', async () => {
-      await onRanks(2, async (rank) => {
-        const model = wrap(new Bag(rank.device, AB), rank, options);
+      await onBags(2, AB, options, async ({ rank, model }) => {
         await model.noSync(() => pull(model, 7));
         model.zeroGrad();
         await pull(model, 1 + rank.rank);
@@ -122,8 +118,7 @@ describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true
 );
 
 it('an inner noSync leaves the outer one as it was', async () => {
-  await onRanks(2, async (rank) => {
-    const model = wrap(new Bag(rank.device, AB), rank);
+  await onBags(2, AB, {}, async ({ rank, model }) => {
     await model.initialize();
     const { allReduces } = rank.group.stats();
     await model.noSync(async () => {
@@ -136,24 +131,14 @@ it('an inner noSync leaves the outer one as it was', async () => {
   });
 });
 
-/** This module gives the same gradient to both of its parameters. */
-class Pair extends Module<[], Tensor> {
-  readonly #pair: readonly Tensor[];
-
-  constructor(device: Device) {
-    super(device);
-    this.#pair = ['a', 'b'].map((name) => this.parameter(name, device.zeros([3])));
-  }
-
-  forward(): Tensor {
-    return sum(add(this.#pair[0]!, this.#pair[1]!));
-  }
-}
-
 it('parameters that get one gradient have sums of their own, which nothing outlives', async () => {
   await onRanks(2, async (rank) => {
     const { device } = rank;
-    const model = wrap(new Pair(device), rank);
+    const ab = { a: device.zeros([3]), b: device.zeros([3]) };
+    const model = wrap(
+      moduleOf(device, ab, ({ a, b }) => sum(add(a, b))),
+      rank,
+    );
     const run = () => device.scope(async () => (await model.call()).backward());
     for (let step = 0; step < 2; step++) {
       await model.noSync(async () => {
@@ -172,8 +157,7 @@ it('parameters that get one gradient have sums of their own, which nothing outli
 });
 
 it('a gradient that was replaced outside is not taken for a local sum', async () => {
-  await onRanks(2, async (rank) => {
-    const model = wrap(new Bag(rank.device, AB), rank);
+  await onBags(2, AB, {}, async ({ rank, model }) => {
     await model.noSync(() => pull(model, 7));
     for (const parameter of model.parameters()) {
       parameter.grad!.dispose();
@@ -185,8 +169,7 @@ it('a gradient that was replaced outside is not taken for a local sum', async ()
 });
 
 it('a gradient that was put in the place of a local sum gets the next one added', async () => {
-  await onRanks(2, async (rank) => {
-    const model = wrap(new Bag(rank.device, AB), rank);
+  await onBags(2, AB, {}, async ({ rank, model }) => {
     await model.noSync(() => pull(model, 7));
     for (const parameter of model.parameters()) {
       parameter.grad!.dispose();
@@ -200,8 +183,7 @@ it('a gradient that was put in the place of a local sum gets the next one added'
 it.each([{ findUnusedParameters: true }, { delayAllreduce: true }])(
   'what noSync left of a parameter that the last backward misses is reduced, %j',
   async (options) => {
-    await onRanks(2, async (rank) => {
-      const model = wrap(new Bag(rank.device, AB), rank, options);
+    await onBags(2, AB, options, async ({ rank, model }) => {
       await pull(model, 0);
       model.zeroGrad();
       await model.noSync(() => pull(model, 1 + rank.rank));

@@ -6,7 +6,7 @@ import { checkpoint, loadStateDict, Module, stateDict } from '@shardweave/nn';
 import { type Device, Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
-import { Bag, type BagSpec, onRanks, pull, pulled, wrap } from './support/ranks.js';
+import { Bag, type BagSpec, onBags, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 /** This is a Bag with a running value beside it. */
 class Counting extends Module<[factor: number], Tensor> {
@@ -93,9 +93,7 @@ it('what differs ends nothing: the group is as it was', async () => {
 });
 
 it('what ranks have frozen differently ends nothing, with fewer buckets on one', async () => {
-  await onRanks(2, async (rank) => {
-    const bag = new Bag(rank.device, { a: 3, b: 3, c: 3 });
-    const model = wrap(bag, rank, { messageSize: 1 });
+  await onBags(2, { a: 3, b: 3, c: 3 }, { messageSize: 1 }, async ({ rank, bag, model }) => {
     await pull(model, 1);
     const frozen = ['a', 'b'].slice(rank.rank).map((name) => bag.get(name));
     for (const parameter of frozen) {
@@ -213,9 +211,7 @@ describe('the trainable set', () => {
   });
 
   it('must change on all ranks at once: else an error, not a wrong sum', async () => {
-    const errors = await onRanks(2, async (rank) => {
-      const bag = new Bag(rank.device, { a: 3, b: 5, c: 5 });
-      const model = wrap(bag, rank);
+    const errors = await onBags(2, { a: 3, b: 5, c: 5 }, {}, async ({ rank, bag, model }) => {
       await pull(model, 1);
       bag.get(rank.rank === 0 ? 'b' : 'c').requiresGrad = false; // Equally many elements are left.
       return pull(model, 1).catch((failure: unknown) => failure as Error);
@@ -223,9 +219,7 @@ describe('the trainable set', () => {
     for (const error of errors) {
       expect(error).toBeInstanceOf(DdpStructureError);
     }
-    const late = await onRanks(2, async (rank) => {
-      const bag = new Bag(rank.device, { a: 3, b: 5 });
-      const model = wrap(bag, rank);
+    const late = await onBags(2, { a: 3, b: 5 }, {}, async ({ rank, bag, model }) => {
       await pull(model, 1);
       if (rank.rank === 0) {
         bag.get('b').requiresGrad = false;

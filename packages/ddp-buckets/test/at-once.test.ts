@@ -4,9 +4,9 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { CommunicationHook } from '@shardweave/ddp-buckets';
 import { Reducer } from '@shardweave/ddp-buckets/apex';
-import { Module } from '@shardweave/nn';
-import { add, type Device, type Tensor } from '@shardweave/tensor-core';
+import { add } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
+import { moduleOf } from '../../../tooling/test-kit/index.ts';
 import { Bag, onRanks, pull, pulled, weightsOf, wrap } from './support/ranks.js';
 
 /** Lets other work run first, `count` times. */
@@ -68,21 +68,6 @@ it('initialize twice, of two wrappers and a reducer, with what follows, all at o
   );
 });
 
-/** This module has two wrapped modules in one graph. */
-class Both extends Module<[factor: number], Tensor> {
-  readonly parts: readonly Module[];
-
-  constructor(device: Device, parts: readonly Module[]) {
-    super(device);
-    this.parts = parts.map((part, i) => this.child(String(i), part));
-  }
-
-  async forward(factor: number): Promise<Tensor> {
-    const [first, second] = this.parts;
-    return add(await first!.call(factor), await second!.call(factor));
-  }
-}
-
 it('one backward through two wrappers of a group, whose buckets are ready in another order', async () => {
   await onRanks(2, async (rank) => {
     let numStarted = 0;
@@ -101,11 +86,20 @@ it('one backward through two wrappers of a group, whose buckets are ready in ano
       };
       return wrap(bag, rank, { messageSize: 1, communicationHook });
     });
-    const both = new Both(rank.device, wrapped);
+    const [first, second] = wrapped;
+    const parts = { first: first!, second: second! };
+    const both = moduleOf(rank.device, parts, async (present, factor: number) =>
+      add(await present.first.call(factor), await present.second.call(factor)),
+    );
     for (let step = 0; step < 2; step++) {
       both.zeroGrad();
       await pull(both, 1 + rank.rank);
-      expect(await pulled(both)).toEqual({ '0.a': 1.5, '0.b': 3, '1.a': 1.5, '1.b': 3 });
+      expect(await pulled(both)).toEqual({
+        'first.a': 1.5,
+        'first.b': 3,
+        'second.a': 1.5,
+        'second.b': 3,
+      });
     }
     expect(numStarted).toBe(8);
   });

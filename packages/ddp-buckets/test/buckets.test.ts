@@ -3,7 +3,16 @@
 import type { DdpOptions } from '@shardweave/ddp-buckets';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { Bag, type BagSpec, onRanks, pull, pulled, type Rank, wrap } from './support/ranks.js';
+import {
+  Bag,
+  type BagSpec,
+  onBags,
+  onRanks,
+  pull,
+  pulled,
+  type Rank,
+  wrap,
+} from './support/ranks.js';
 
 const ABCD = { a: 100, b: 100, c: 100, d: 100 };
 
@@ -82,8 +91,7 @@ describe('sizes in bytes', () => {
   it('the sizes by default are 1 MiB and 40 MB', async () => {
     const MIB = 2 ** 18; // This counts f32 elements.
     const spec = { a: MIB, b: 1e7 - MIB, c: MIB, d: MIB - 1, e: 1 };
-    await onRanks(1, async (rank) => {
-      const model = wrap(new Bag(rank.device, spec), rank);
+    await onBags(1, spec, {}, async ({ model }) => {
       await model.call(1, []);
       expect(model.buckets).toEqual([['e', 'd'], ['c', 'b'], ['a']]);
     });

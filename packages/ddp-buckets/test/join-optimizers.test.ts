@@ -2,40 +2,17 @@
 // scalers. An epoch later the ranks' weights are still the same, bit for bit.
 
 import type { DdpOptions } from '@shardweave/ddp-buckets';
-import {
-  Adam,
-  AdamW,
-  GradScaler,
-  Linear,
-  type Module,
-  type Optimizer,
-  Sequential,
-  Sgd,
-} from '@shardweave/nn';
-import { mean, square, type Tensor } from '@shardweave/tensor-core';
+import { Adam, AdamW, GradScaler, type Module, type Optimizer, Sgd } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank, wrap } from './support/ranks.js';
+import { layer, Stack, trainOnce } from '../../../tooling/test-kit/index.ts';
+import { onRanks, type Rank, weightsOf, wrap } from './support/ranks.js';
 
-const DIM = 4;
 const STEPS = [1, 4, 3];
 
-function net({ device }: Rank): Sequential {
-  const layers = [0, 1].map(() => new Linear(device, { inFeatures: DIM, outFeatures: DIM }));
-  return new Sequential(device, layers);
-}
+const net = ({ device }: Rank) => new Stack(device, [layer(device), layer(device)]);
 
-function backward(model: Module, { rank, device }: Rank, step: number): Promise<void> {
-  return device.scope(async () => {
-    const values = Float32Array.from({ length: 2 * DIM }, (_, i) => Math.sin(i + 5 * rank + step));
-    const out: Tensor = await model.call(device.tensor(values, [2, DIM]));
-    await mean(square(out)).backward();
-  });
-}
-
-async function valuesOf(tensors: readonly Tensor[]): Promise<number[]> {
-  const values = await Promise.all(tensors.map((tensor) => tensor.toArray()));
-  return values.flatMap((array) => [...array]);
-}
+const backward = (model: Module, { rank }: Rank, step: number) =>
+  trainOnce(model, { first: 2 * rank, count: 2 }, step);
 
 /** Returns step counts and state tensors of all parameters. */
 async function stateOf(
@@ -80,13 +57,13 @@ function epochAfterJoin(
     for (const optimizer of optimizers) {
       states.push(await stateOf(optimizer));
     }
-    const joined = { weights: await valuesOf(model.parameters()), states };
+    const joined = { weights: await weightsOf(model), states };
     for (let step = 0; step < 5; step++) {
       await backward(model, rank, 10 + step);
       await stepAll();
     }
     const rates = optimizers.flatMap(({ groups }) => groups.map(({ lr }) => lr));
-    return { joined, rates, weights: await valuesOf(model.parameters()) };
+    return { joined, rates, weights: await weightsOf(model) };
   });
 }
 

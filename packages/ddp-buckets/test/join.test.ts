@@ -3,7 +3,16 @@
 import { Sgd } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, type BagSpec, onRanks, pull, pulled, weightsOf, wrap } from './support/ranks.js';
+import {
+  Bag,
+  type BagSpec,
+  onBags,
+  onRanks,
+  pull,
+  pulled,
+  weightsOf,
+  wrap,
+} from './support/ranks.js';
 
 const AB = { a: 3, b: 200 };
 
@@ -104,8 +113,7 @@ describe('join', () => {
   });
 
   it("keeps a rank's own sums out of the others' reductions", async () => {
-    await onRanks(2, async (rank) => {
-      const model = wrap(new Bag(rank.device, AB), rank);
+    await onBags(2, AB, {}, async ({ rank, model }) => {
       await model.join(
         async () => {
           if (rank.rank === 0) {
@@ -155,8 +163,7 @@ describe('join', () => {
   });
 
   it('an error in it reaches all ranks', async () => {
-    const errors = await onRanks(2, async (rank) => {
-      const model = wrap(new Bag(rank.device, AB), rank);
+    const errors = await onBags(2, AB, {}, async ({ rank, model }) => {
       const body = async () => {
         await pull(model, 1);
         if (rank.rank === 1) {

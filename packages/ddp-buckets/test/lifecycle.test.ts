@@ -4,7 +4,7 @@ import { DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { Module, Sequential } from '@shardweave/nn';
 import { add, type Device, mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
+import { Bag, onBags, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 /** This module passes its input on, and its backward throws when it is told to. */
 class Trap extends Module<[x: Tensor], Tensor> {
@@ -69,8 +69,7 @@ describe.each([
 });
 
 it('dispose frees everything, also in the middle of an accumulation', async () => {
-  await onRanks(2, async (rank) => {
-    const model = wrap(new Bag(rank.device, { a: 3, b: 200 }), rank);
+  await onBags(2, { a: 3, b: 200 }, {}, async ({ rank, model }) => {
     await pull(model, 1);
     await model.noSync(() => pull(model, 1));
     model.dispose();

@@ -10,6 +10,7 @@ import {
   Bag,
   forwardBackward,
   makeOptimizer,
+  onBags,
   onRanks,
   pull,
   SMALL_BUCKETS,
@@ -77,9 +78,7 @@ describe.each([
 });
 
 it('host buffers of sizes that no bucket has are freed', async () => {
-  await onRanks(2, async (rank) => {
-    const bag = new Bag(rank.device, { a: 300, b: 200 });
-    const model = wrap(bag, rank);
+  await onBags(2, { a: 300, b: 200 }, {}, async ({ rank, bag, model }) => {
     await model.initialize();
     /** Returns the host buffers that two backwards use with the current buckets. */
     const buffersNow = async () => {

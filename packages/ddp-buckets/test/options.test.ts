@@ -11,7 +11,7 @@ import { type Module, packParameters, Sequential } from '@shardweave/nn';
 import { Device, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { refusal } from '../../../tooling/test-kit/index.ts';
-import { Bag, onRanks, pull, type Rank, wrap } from './support/ranks.js';
+import { Bag, onBags, onRanks, pull, type Rank, wrap } from './support/ranks.js';
 
 const AB = { a: 3, b: 5 };
 
@@ -161,9 +161,7 @@ describe('states', () => {
   });
 
   it('switching or synchronizing inside a backward', async () => {
-    await onRanks(1, async (rank) => {
-      const bag = new Bag(rank.device, AB);
-      const model = wrap(bag, rank);
+    await onBags(1, AB, {}, async ({ rank, bag, model }) => {
       const messages: string[] = [];
       const note = (error: unknown) => void messages.push((error as Error).message);
       await rank.device.scope(async () => {

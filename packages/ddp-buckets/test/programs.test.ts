@@ -15,7 +15,7 @@ import {
 } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, weightsOf, wrap } from './support/ranks.js';
+import { onBags, onRanks, pull, pulled, weightsOf, wrap } from './support/ranks.js';
 
 const [DIM, ROWS] = [6, 4];
 
@@ -241,9 +241,7 @@ describe('a model that is cast after wrapping', () => {
   it.each([{}, { retainAllreduceBuffers: true }])(
     'has gradients of its new dtype, %o',
     async (options) => {
-      await onRanks(2, async (rank) => {
-        const bag = new Bag(rank.device, { a: 3, b: 200 });
-        const model = wrap(bag, rank, options);
+      await onBags(2, { a: 3, b: 200 }, options, async ({ rank, bag, model }) => {
         for (const dtype of ['f32', 'f16', 'bf16', 'f32'] as const) {
           model.zeroGrad();
           model.to(dtype);
@@ -260,8 +258,7 @@ describe('a model that is cast after wrapping', () => {
   );
 
   it('a cast on one rank alone is an error on all of them', async () => {
-    const errors = await onRanks(2, async (rank) => {
-      const model = wrap(new Bag(rank.device, { a: 4 }), rank);
+    const errors = await onBags(2, { a: 4 }, {}, async ({ rank, model }) => {
       await pull(model, 1);
       model.zeroGrad();
       if (rank.rank === 1) {

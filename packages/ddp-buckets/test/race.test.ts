@@ -2,30 +2,14 @@
 // a trigger. The gradients of each iteration are exactly the mean over ranks. In apex a bucket was
 // once sent before it was flattened.
 
-import { Module } from '@shardweave/nn';
-import { type Device, max, min, mul, sum, type Tensor } from '@shardweave/tensor-core';
+import { max, min, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { expect, it } from 'vitest';
+import { moduleOf } from '../../../tooling/test-kit/index.ts';
 import { onRanks, wrap } from './support/ranks.js';
 
 const SIZE = 4096 * 4096;
 const ITERATIONS = 10;
-
-class Product extends Module<[x: number], Tensor> {
-  readonly a: Tensor;
-  readonly b: Tensor;
-
-  constructor(device: Device) {
-    super(device);
-    this.a = this.parameter('a', device.full([SIZE], 1));
-    this.b = this.parameter('b', device.full([SIZE], 2));
-  }
-
-  forward(x: number): Tensor {
-    const { device } = this;
-    return sum(mul(mul(this.a, device.full([1], x)), this.b));
-  }
-}
 
 it('sums are exact in every iteration', { timeout: 120_000 }, async () => {
   const backend = await createCpuBackend({ threads: 2 });
@@ -33,10 +17,14 @@ it('sums are exact in every iteration', { timeout: 120_000 }, async () => {
     2,
     async (rank) => {
       const { device } = rank;
-      const product = new Product(device);
+      const ab = { a: device.full([SIZE], 1), b: device.full([SIZE], 2) };
+      const product = moduleOf(device, ab, ({ a, b }, x: number) =>
+        sum(mul(mul(a, device.full([1], x)), b)),
+      );
+      const [a, b] = product.parameters();
       const model = wrap(product, rank, {
         messageSize: 1,
-        allreduceTriggerParams: [product.b],
+        allreduceTriggerParams: [b!],
         numAllreduceStreams: 3,
       });
       for (let i = 0; i < ITERATIONS; i++) {
@@ -45,8 +33,8 @@ it('sums are exact in every iteration', { timeout: 120_000 }, async () => {
         });
         expect(model.buckets).toEqual([['b'], ['a']]);
         const mean = (i + (i + 1)) / 2;
-        await expectAll(product.a.grad!, 2 * mean);
-        await expectAll(product.b.grad!, mean);
+        await expectAll(a!.grad!, 2 * mean);
+        await expectAll(b!.grad!, mean);
         model.zeroGrad();
       }
     },

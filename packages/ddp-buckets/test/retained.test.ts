@@ -2,16 +2,14 @@
 
 import { Sgd } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
+import { Bag, onBags, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 const SPEC = { a: 3, b: 130, c: [5, 'f16'] } as const;
 const OPTIONS = { retainAllreduceBuffers: true };
 
 describe('gradients', () => {
   it('are views of allreduceBuffers, in both dtypes, odd sizes too', async () => {
-    await onRanks(2, async (rank) => {
-      const bag = new Bag(rank.device, SPEC);
-      const model = wrap(bag, rank, OPTIONS);
+    await onBags(2, SPEC, OPTIONS, async ({ rank, bag, model }) => {
       for (let step = 0; step < 2; step++) {
         model.zeroGrad();
         await pull(model, 2 + 2 * rank.rank);
@@ -63,9 +61,7 @@ describe('gradients', () => {
   });
 
   it('can be stepped with, and are freed by zeroGrad, buffers too', async () => {
-    await onRanks(2, async (rank) => {
-      const bag = new Bag(rank.device, { a: 3, b: 130 });
-      const model = wrap(bag, rank, OPTIONS);
+    await onBags(2, { a: 3, b: 130 }, OPTIONS, async ({ rank, bag, model }) => {
       const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
       await pull(model, 2 + 2 * rank.rank);
       await optimizer.step();
@@ -77,9 +73,7 @@ describe('gradients', () => {
   });
 
   it('gradients of an earlier backward are added to, in their own buffer', async () => {
-    await onRanks(2, async (rank) => {
-      const bag = new Bag(rank.device, { a: 3, b: 130 });
-      const model = wrap(bag, rank, OPTIONS);
+    await onBags(2, { a: 3, b: 130 }, OPTIONS, async ({ rank, bag, model }) => {
       await pull(model, 2 + 2 * rank.rank);
       const { storage } = bag.get('a').grad!;
       await pull(model, 2 + 2 * rank.rank);
@@ -90,9 +84,7 @@ describe('gradients', () => {
 });
 
 it('no view outlives buckets that are made anew', async () => {
-  await onRanks(2, async (rank) => {
-    const bag = new Bag(rank.device, { a: 3, b: 130 });
-    const model = wrap(bag, rank, OPTIONS);
+  await onBags(2, { a: 3, b: 130 }, OPTIONS, async ({ rank, bag, model }) => {
     await pull(model, 1);
     bag.get('b').requiresGrad = false;
     await pull(model, 1 + 2 * rank.rank);

@@ -2,7 +2,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
+import { Bag, onBags, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 const ABCDE = { a: 100, b: 100, c: 100, d: 100, e: 100 };
 const ANSWER = { a: 1.5, b: 3, c: 4.5, d: 6, e: 7.5 };
@@ -24,8 +24,7 @@ describe('numAllreduceStreams', () => {
   });
 
   it('the only one is processGroup itself', async () => {
-    await onRanks(2, async (rank) => {
-      const model = wrap(new Bag(rank.device, ABCDE), rank);
+    await onBags(2, ABCDE, {}, async ({ rank, model }) => {
       await pull(model, 1);
       expect(model.communicators).toEqual([rank.group]);
     });

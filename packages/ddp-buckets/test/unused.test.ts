@@ -1,29 +1,22 @@
 // A backward does not reach these parameters, or they come late, or only some ranks use them.
 
 import { DdpUnusedParameterError } from '@shardweave/ddp-buckets';
-import { Module } from '@shardweave/nn';
 import { add, type Device, mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
+import { moduleOf } from '../../../tooling/test-kit/index.ts';
+import { Bag, onBags, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 const ABC = { a: 3, b: 5, c: 200 };
 
-/** This module multiplies by its parameter, 2, or passes its input on. */
-class Passage extends Module<[x: Tensor, isUsing: boolean], Tensor> {
-  constructor(device: Device) {
-    super(device);
-    this.parameter('p', device.full([1], 2));
-  }
-
-  forward(x: Tensor, isUsing: boolean): Tensor {
-    return isUsing ? mul(x, this.ownParameters().get('p')!) : add(x, this.device.zeros([1]));
-  }
-}
+/** Makes a module that multiplies by its parameter, 2, or passes its input on. */
+const passage = (device: Device) =>
+  moduleOf(device, { p: device.full([1], 2) }, ({ p }, x: Tensor, isUsing: boolean) =>
+    isUsing ? mul(x, p) : add(x, device.zeros([1])),
+  );
 
 describe('without findUnusedParameters', () => {
   it('one that is not reached is an error that names it, on every rank, and nobody waits', async () => {
-    const errors = await onRanks(3, async (rank) => {
-      const model = wrap(new Bag(rank.device, ABC), rank);
+    const errors = await onBags(3, ABC, {}, async ({ rank, model }) => {
       await pull(model, 1);
       const used = rank.rank === 1 ? ['a', 'c'] : undefined;
       return pull(model, 1, used).catch((error: unknown) => error as Error);
@@ -40,8 +33,7 @@ describe('without findUnusedParameters', () => {
   });
 
   it('one with a gradient of an earlier backward that was not reduced is fine', async () => {
-    await onRanks(2, async (rank) => {
-      const model = wrap(new Bag(rank.device, ABC), rank);
+    await onBags(2, ABC, {}, async ({ rank, model }) => {
       await model.noSync(() => pull(model, 1 + rank.rank));
       await pull(model, 10 * (1 + rank.rank), ['a']);
       expect(await pulled(model)).toEqual({ a: 16.5, b: 3, c: 4.5 });
@@ -53,8 +45,7 @@ describe('findUnusedParameters', () => {
   const options = { findUnusedParameters: true, messageSize: 1 };
 
   it('counts zeros where a rank does not use one, on every rank', async () => {
-    await onRanks(2, async (rank) => {
-      const model = wrap(new Bag(rank.device, ABC), rank, options);
+    await onBags(2, ABC, options, async ({ rank, model }) => {
       for (const step of [1, 2, 3]) {
         model.zeroGrad();
         await pull(model, step, rank.rank === 0 ? ['a', 'b'] : ['c', 'a']);
@@ -64,8 +55,7 @@ describe('findUnusedParameters', () => {
   });
 
   it('leaves the gradient of one that no rank uses as it is', async () => {
-    await onRanks(2, async (rank) => {
-      const model = wrap(new Bag(rank.device, ABC), rank, options);
+    await onBags(2, ABC, options, async ({ rank, model }) => {
       await pull(model, 1 + rank.rank, ['a']);
       expect(await pulled(model)).toEqual({ a: 1.5, b: undefined, c: undefined });
       await pull(model, 1 + rank.rank);
@@ -76,8 +66,7 @@ describe('findUnusedParameters', () => {
 
   it('counts zeros whatever was in the memory of its gradient, with gaps in buckets or without', async () => {
     for (const spec of [{ a: 128, b: 256 }, ABC]) {
-      await onRanks(2, async (rank) => {
-        const model = wrap(new Bag(rank.device, spec), rank, { findUnusedParameters: true });
+      await onBags(2, spec, { findUnusedParameters: true }, async ({ rank, model }) => {
         await pull(model, 1000);
         model.zeroGrad();
         await pull(model, 2, rank.rank === 0 ? ['a'] : ['a', 'b']);
@@ -87,8 +76,7 @@ describe('findUnusedParameters', () => {
   });
 
   it('reduces one that first appears late', async () => {
-    await onRanks(2, async (rank) => {
-      const model = wrap(new Bag(rank.device, ABC), rank, options);
+    await onBags(2, ABC, options, async ({ rank, model }) => {
       await pull(model, 1, ['a', 'c']);
       expect(model.buckets).toEqual([['c'], ['a'], ['b']]);
       model.zeroGrad();
@@ -98,9 +86,7 @@ describe('findUnusedParameters', () => {
   });
 
   it('takes part where a rank uses nothing at all', async () => {
-    await onRanks(2, async (rank) => {
-      const bag = new Bag(rank.device, { ...ABC, always: 1 });
-      const model = wrap(bag, rank, options);
+    await onBags(2, { ...ABC, always: 1 }, options, async ({ rank, model }) => {
       await pull(model, 1, rank.rank === 0 ? undefined : ['always']);
       expect(await pulled(model)).toEqual({ a: 0.5, b: 1, c: 1.5, always: 4 });
     });
@@ -109,7 +95,7 @@ describe('findUnusedParameters', () => {
   it('takes part where a backward goes through the module but reaches no parameter', async () => {
     await onRanks(2, async (rank) => {
       const { device } = rank;
-      const model = wrap(new Passage(device), rank, options);
+      const model = wrap(passage(device), rank, options);
       const x = device.full([1], 3, { requiresGrad: true });
       for (let step = 0; step < 2; step++) {
         await device.scope(async () => {
@@ -143,8 +129,7 @@ describe('findUnusedParameters', () => {
   });
 
   it('is on with delayAllreduce, also for ranks that use different ones', async () => {
-    await onRanks(2, async (rank) => {
-      const model = wrap(new Bag(rank.device, ABC), rank, { delayAllreduce: true });
+    await onBags(2, ABC, { delayAllreduce: true }, async ({ rank, model }) => {
       await pull(model, 1, rank.rank === 0 ? ['a'] : ['a', 'b']);
       expect(await pulled(model)).toEqual({ a: 1, b: 1, c: undefined });
     });
@@ -171,8 +156,7 @@ describe('staticGraph', () => {
   });
 
   it('is an error where a later backward differs, which names the parameters', async () => {
-    const errors = await onRanks(2, async (rank) => {
-      const model = wrap(new Bag(rank.device, ABC), rank, options);
+    const errors = await onBags(2, ABC, options, async ({ model }) => {
       await pull(model, 1, ['a', 'b']);
       return pull(model, 1, ['a', 'c']).catch((error: unknown) => error as Error);
     });
@@ -182,9 +166,7 @@ describe('staticGraph', () => {
   });
 
   it('learns anew where other parameters are trained', async () => {
-    await onRanks(2, async (rank) => {
-      const bag = new Bag(rank.device, ABC);
-      const model = wrap(bag, rank, options);
+    await onBags(2, ABC, options, async ({ bag, model }) => {
       await pull(model, 1, ['a', 'b']);
       bag.get('a').requiresGrad = false;
       await pull(model, 1, ['a', 'b', 'c']);

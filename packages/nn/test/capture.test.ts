@@ -28,6 +28,7 @@ import { createHostStore } from '@shardweave/shard-store';
 import { type Backend, Device, StateError } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { expect, it } from 'vitest';
+import { textOf as textOfState } from '../../../tooling/test-kit/index.ts';
 import { makeDevice } from './support/support.js';
 
 const MIB = 2 ** 20;
@@ -55,10 +56,7 @@ function step({ device }: Sequential, optimizer: Optimizer<object>): Promise<voi
   return optimizer.step();
 }
 
-async function textOf(model: Sequential): Promise<Map<string, string>> {
-  const state = await stateDict(model);
-  return new Map([...state].map(([name, { data }]) => [name, Buffer.from(data).toString('hex')]));
-}
+const textOf = async (model: Sequential) => textOfState(await stateDict(model));
 
 /** Lets everything run that does not wait for I/O. */
 const turn = () => new Promise((resolve) => setImmediate(resolve));
@@ -173,7 +171,7 @@ it('a step changes each flat when it is read, and the save has none of it', asyn
     allowed.shift()!();
     await turn();
     const now = await textOf(model);
-    stepped.push([...now.keys()].filter((name) => now.get(name) !== before.get(name)));
+    stepped.push(Object.keys(now).filter((name) => now[name] !== before[name]));
     expect(isStepped).toBe(stepped.at(-1)!.length === 4);
   }
   await Promise.all([saving, stepping]);

@@ -2,33 +2,18 @@
 // pause.
 
 import { AdamW } from '@shardweave/nn';
-import { HostBuffers, StoredFlat, setFlatHome, storeUseOf } from '@shardweave/nn/flat';
-import { Device, Tensor } from '@shardweave/tensor-core';
+import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
+import { bytesOf, makeFlat } from './support/flats.js';
 import { MapStore } from './support/map-store.js';
 import { values } from './support/support.js';
 
 /** Returns a flat in `store`, with new values or with those that the store has. */
 async function restingFlat(store: MapStore, size: number, resume: boolean) {
   const device = new Device(createReferenceBackend());
-  const flat = new Tensor(device.storage(size, 'f32', 'parameter'), [size], 0, true);
-  const buffers = new HostBuffers();
-  const home = new StoredFlat(
-    flat,
-    { use: storeUseOf(store), rests: 'all', resume },
-    () => buffers,
-  );
-  await home.open('flat');
-  if (!resume) {
-    await home.parameter.write(bytesOf(values(size)), 0);
-  }
-  setFlatHome(flat, home);
-  return { device, flat, home };
-}
-
-function bytesOf(numbers: ArrayLike<number>): Uint8Array {
-  return new Uint8Array(Float32Array.from(numbers).buffer);
+  const { flat, home } = await makeFlat(device, store, { size, resume });
+  return { device, flat, home: home! };
 }
 
 it('an optimizer that resumes counts on from the step at rest, bit for bit', async () => {

@@ -21,6 +21,7 @@ import {
 import { createHostStore } from '@shardweave/shard-store';
 import { add, type Device, square, sum } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { textOf as textOfState } from '../../../tooling/test-kit/index.ts';
 import { makeDevice } from './support/support.js';
 
 const place = (): PieceStore => piecesIn(createHostStore());
@@ -45,11 +46,7 @@ async function stepOnce(module: Module, optimizer: Optimizer<object>, value = 0.
   optimizer.zeroGrad();
 }
 
-async function textOf(module: Module): Promise<[string, string][]> {
-  return [...(await stateDict(module))].map(([name, { dtype, shape, data }]) => {
-    return [name, `${dtype} [${shape.join()}] ${Buffer.from(data).toString('hex')}`];
-  });
-}
+const textOf = async (module: Module) => textOfState(await stateDict(module));
 
 it('parameters, buffers, state and options come back, from plain to packed', async () => {
   const device = makeDevice();

@@ -1,40 +1,10 @@
 // Batch normalization over ranks is compared with BatchNorm1d over all rows as one batch.
 
-import { BatchNorm1d, type StatisticsGroup, SyncBatchNorm } from '@shardweave/nn';
+import { BatchNorm1d, SyncBatchNorm } from '@shardweave/nn';
 import { mul, ShapeError, square, sum } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { errorsOnRanks, onRanks } from '../../../tooling/test-kit/index.ts';
 import { expectClose, makeDevice, read, values } from './support/support.js';
-
-/**
- * Returns a group of ranks in one process, with only what SyncBatchNorm needs of a process group.
- */
-function statisticsGroups(worldSize: number): (StatisticsGroup & { numCalls: number })[] {
-  let waiting: { input: Uint8Array; output: Uint8Array; resolve: () => void }[] = [];
-  const arrived: typeof waiting = [];
-  return Array.from({ length: worldSize }, (_, rank) => ({
-    worldSize,
-    numCalls: 0,
-    allGather(input, output) {
-      this.numCalls += 1;
-      return new Promise<void>((resolve) => {
-        arrived[rank] = { input, output, resolve };
-        waiting.push(arrived[rank]!);
-        if (waiting.length < worldSize) {
-          return;
-        }
-        waiting = [];
-        for (const to of arrived) {
-          arrived.forEach((from, i) => {
-            to.output.set(from.input, i * from.input.length);
-          });
-        }
-        for (const each of arrived) {
-          each.resolve();
-        }
-      });
-    },
-  }));
-}
 
 describe('SyncBatchNorm', () => {
   it.each([
@@ -65,17 +35,13 @@ describe('SyncBatchNorm', () => {
       };
     };
     const whole = await step(new BatchNorm1d(makeDevice(), { numFeatures: 3 }), 0, total);
-    const groups = statisticsGroups(rows.length);
-    const parts = await Promise.all(
-      rows.map((count, rank) => {
-        const norm = new SyncBatchNorm(makeDevice(), { numFeatures: 3, group: groups[rank]! });
-        return step(
-          norm,
-          rows.slice(0, rank).reduce((a, b) => a + b, 0),
-          count,
-        );
-      }),
-    );
+    const parts = await onRanks(rows.length, async ({ rank, group }) => {
+      const norm = new SyncBatchNorm(makeDevice(), { numFeatures: 3, group });
+      const first = rows.slice(0, rank).reduce((a, b) => a + b, 0);
+      const part = await step(norm, first, rows[rank]!);
+      expect(group.stats().allGathers).toBe(rows.length === 1 ? 0 : 2);
+      return part;
+    });
     // In f32, neighboring values near 90 are 8e-6 apart.
     expectClose(
       parts.flatMap(({ y }) => y),
@@ -95,48 +61,37 @@ describe('SyncBatchNorm', () => {
       expectClose(statistics, whole.statistics, 1e-5);
       expect(statistics).toEqual(parts[0]!.statistics);
     }
-    const numCalls = rows.length === 1 ? 0 : 2;
-    expect(groups.map((group) => group.numCalls)).toEqual(rows.map(() => numCalls));
   });
 
   it('gathers nothing in evaluation, nor for a backward to weights alone', async () => {
-    const groups = statisticsGroups(2);
-    await Promise.all(
-      groups.map(async (group) => {
-        const norm = new SyncBatchNorm(makeDevice(), { numFeatures: 3, group });
-        const x = norm.device.tensor(values(6), [2, 3]);
-        await norm.eval().call(x);
-        expect(group.numCalls).toBe(0);
-        await sum(square(await norm.train().call(x))).backward();
-        expect(group.numCalls).toBe(1);
-      }),
-    );
+    await onRanks(2, async ({ group }) => {
+      const norm = new SyncBatchNorm(makeDevice(), { numFeatures: 3, group });
+      const x = norm.device.tensor(values(6), [2, 3]);
+      await norm.eval().call(x);
+      expect(group.stats().allGathers).toBe(0);
+      await sum(square(await norm.train().call(x))).backward();
+      expect(group.stats().allGathers).toBe(1);
+    });
   });
 
   it('ends a training backward alike though evaluation has begun', async () => {
-    const groups = statisticsGroups(2);
-    await Promise.all(
-      groups.map(async (group) => {
-        const norm = new SyncBatchNorm(makeDevice(), { numFeatures: 3, group });
-        const x = norm.device.tensor(values(6), [2, 3], { requiresGrad: true });
-        const y = await norm.call(x);
-        norm.eval();
-        await sum(square(y)).backward();
-        expect(group.numCalls).toBe(2);
-      }),
-    );
+    await onRanks(2, async ({ group }) => {
+      const norm = new SyncBatchNorm(makeDevice(), { numFeatures: 3, group });
+      const x = norm.device.tensor(values(6), [2, 3], { requiresGrad: true });
+      const y = await norm.call(x);
+      norm.eval();
+      await sum(square(y)).backward();
+      expect(group.stats().allGathers).toBe(2);
+    });
   });
 
   it('says on every rank that one value in all is too few', async () => {
-    const groups = statisticsGroups(2);
-    const outcomes = await Promise.allSettled(
-      groups.map(async (group, rank) => {
-        const norm = new SyncBatchNorm(makeDevice(), { numFeatures: 3, group });
-        await norm.call(norm.device.zeros([rank, 3]));
-      }),
-    );
-    for (const outcome of outcomes) {
-      expect(outcome).toMatchObject({ status: 'rejected', reason: expect.any(ShapeError) });
+    const errors = await errorsOnRanks(2, ({ rank, group }) => {
+      const norm = new SyncBatchNorm(makeDevice(), { numFeatures: 3, group });
+      return norm.call(norm.device.zeros([rank, 3]));
+    });
+    for (const error of errors) {
+      expect(error).toBeInstanceOf(ShapeError);
     }
   });
 });

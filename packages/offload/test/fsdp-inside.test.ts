@@ -15,48 +15,33 @@ import {
 } from '@shardweave/nn';
 import { OffloadConfigError, OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
-import { Device, mean, square } from '@shardweave/tensor-core';
+import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
+import { layer, type Rows, stepped, trainOnce } from '../../../tooling/test-kit/index.ts';
 
-const DIM = 6;
 const ROWS = 4;
 
-const layers = (device: Device) =>
-  Array.from({ length: 4 }, () => new Linear(device, { inFeatures: DIM, outFeatures: DIM }));
+const layers = (device: Device) => Array.from({ length: 4 }, () => layer(device));
 
-/** Returns the losses of three steps over rows [first, first + count). */
-async function train(model: Module, first: number, count: number): Promise<number[]> {
-  const { device } = model;
+/** Returns the losses of three steps over these rows. */
+function train(model: Module, rows: Rows): Promise<number[]> {
   const optimizer = new Sgd(model.parameters(), { lr: 0.3, momentum: 0.9 });
-  const losses: number[] = [];
-  for (let step = 0; step < 3; step++) {
-    const values = Float32Array.from({ length: count * DIM }, (_, i) =>
-      Math.sin(first * DIM + i + step),
-    );
-    const loss = await device.scope(async () => {
-      const result = mean(square(await model.call(device.tensor(values, [count, DIM]))));
-      await result.backward();
-      return result.item();
-    });
-    losses.push(loss);
-    await optimizer.step();
-    optimizer.zeroGrad();
-  }
-  return losses;
+  return stepped(optimizer, [0, 1, 2], (step) => trainOnce(model, rows, step));
 }
 
 it.each([true, false])('two ranks equal one process, checkpointing %s', async (isOn) => {
   const backend = createReferenceBackend();
   const plainDevice = new Device(backend, { seed: 5 });
-  const plain = await train(new Sequential(plainDevice, layers(plainDevice)), 0, ROWS);
+  const bare = new Sequential(plainDevice, layers(plainDevice));
+  const plain = await train(bare, { first: 0, count: ROWS });
   const perRank = await Promise.all(
     createMemoryGroup(2).map(async (processGroup, rank) => {
       const device = new Device(backend, { seed: 5 });
       const store = createHostStore();
       const sharded = layers(device).map(
-        (layer, i) =>
-          new FullyShardedDataParallel(layer, {
+        (bare, i) =>
+          new FullyShardedDataParallel(bare, {
             processGroup,
             name: `layer ${i}`,
             offloadConfig: { store },
@@ -70,7 +55,7 @@ it.each([true, false])('two ranks equal one process, checkpointing %s', async (i
         ['0', '1'],
         ['2', '3'],
       ]);
-      const losses = await train(model, (rank * ROWS) / 2, ROWS / 2);
+      const losses = await train(model, { first: (rank * ROWS) / 2, count: ROWS / 2 });
       expect(device.memory().live).toMatchObject({ parameter: 0, gathered: 0, gradient: 0 });
       await expect(stateDict(model)).rejects.toThrow(/which is sharded/);
       await processGroup.close();
@@ -112,9 +97,9 @@ it('refuses shards that stay on the device, and a budget with sharding inside', 
   const device = new Device(createReferenceBackend());
   const [processGroup] = createMemoryGroup(1);
   const wrap = (options: object) =>
-    layers(device).map((layer, i) => {
+    layers(device).map((bare, i) => {
       const named = { processGroup: processGroup!, name: `layer ${i}`, ...options };
-      return new FullyShardedDataParallel(layer, named);
+      return new FullyShardedDataParallel(bare, named);
     });
   expect(() => new OffloadModel(wrap({}))).toThrow(/offloadConfig/);
   const sharded = wrap({ offloadConfig: { store: createHostStore() } });

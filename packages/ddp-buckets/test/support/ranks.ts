@@ -4,7 +4,7 @@ import { type DdpOptions, DistributedDataParallel } from '@shardweave/ddp-bucket
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { AdamW, Gpt2, Module, Sgd } from '@shardweave/nn';
 import { add, cast, type Device, type DType, mul, sum, type Tensor } from '@shardweave/tensor-core';
-import { optimizerGroups, type Rank, TINY } from '../../../../tooling/test-kit/index.ts';
+import { onRanks, optimizerGroups, type Rank, TINY } from '../../../../tooling/test-kit/index.ts';
 
 export {
   forwardBackward,
@@ -98,4 +98,24 @@ export function wrap<M extends Module>(
   options: Partial<DdpOptions> = {},
 ): DistributedDataParallel {
   return new DistributedDataParallel(module, { processGroup: group, ...options });
+}
+
+/** A rank with a Bag, bare and wrapped. */
+export interface BagRank {
+  readonly rank: Rank;
+  readonly bag: Bag;
+  readonly model: DistributedDataParallel;
+}
+
+/** Runs a body on every rank at once, each with a wrapped Bag. */
+export function onBags<T>(
+  worldSize: number,
+  spec: BagSpec,
+  options: Partial<DdpOptions>,
+  body: (each: BagRank) => Promise<T>,
+): Promise<T[]> {
+  return onRanks(worldSize, (rank) => {
+    const bag = new Bag(rank.device, spec);
+    return body({ rank, bag, model: wrap(bag, rank, options) });
+  });
 }

@@ -1,4 +1,5 @@
-// Tests of calls and of stores share a few linear layers on a reference device, and steps over them.
+// Tests of calls and of stores share a few linear layers on a reference device, and steps over
+// them.
 
 import { AdamW, Linear, type Module, Sequential, Sgd } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
