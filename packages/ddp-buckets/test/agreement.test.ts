@@ -6,6 +6,7 @@ import { checkpoint, loadStateDict, Module, stateDict } from '@shardweave/nn';
 import { type Device, Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
+import { errorsOnRanks } from '../../../tooling/test-kit/index.ts';
 import { Bag, type BagSpec, onBags, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 /** This is a Bag with a running value beside it. */
@@ -70,10 +71,10 @@ describe('initialize', () => {
     ['another shape', { a: 5, b: 3 }, /Number 0 is 'a f32 \[3\]' on rank 0 and 'a f32 \[5\]'/],
     ['another dtype', { a: 3, b: [5, 'f16'] }, /Number 1 is 'b f32 \[5\]' on rank 0 and 'b f16/],
   ])('refuses %s parameters on a rank, on all ranks', async (_, other, message) => {
-    const errors = await onRanks(3, async (rank) => {
+    const errors = await errorsOnRanks(3, async (rank) => {
       const spec = rank.rank === 1 ? other : { a: 3, b: 5 };
       const model = wrap(new Bag(rank.device, spec), rank);
-      return model.initialize().catch((error: unknown) => error as Error);
+      await model.initialize();
     });
     for (const error of errors) {
       expect(error).toBeInstanceOf(DdpStructureError);

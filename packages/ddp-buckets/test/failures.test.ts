@@ -9,6 +9,7 @@ import {
 import { Module, Sgd } from '@shardweave/nn';
 import { mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { errorsOnRanks } from '../../../tooling/test-kit/index.ts';
 import { Bag, onRanks, pull, pulled, type Rank, wrap } from './support/ranks.js';
 
 /** Ends a test in which a rank would learn of a failure only by time, after 20 s. */
@@ -109,13 +110,13 @@ describe.each(PLACES)('a rank that fails in its %s', (place) => {
     'ends the others, on %i streams, with its number and its reason',
     IN_TIME,
     async (numStreams) => {
-      const errors = await onRanks(3, async (rank) => {
+      const errors = await errorsOnRanks(3, async (rank) => {
         const { inner, step } = fragile(rank, { numStreams });
         await step();
         if (rank.rank === 1) {
           inner.fails = place;
         }
-        return step().catch((error: unknown) => error as Error);
+        await step();
       });
       expect((errors[1] as Error).message).toBe(ownText(place, 1));
       for (const rank of [0, 2]) {
@@ -237,14 +238,14 @@ describe.each(IN_HOOKS)('a hook (%j) of the first of three buckets', ({ isSerial
     'a hook that fails on one rank ends the others, %i streams',
     IN_TIME,
     async (numStreams) => {
-      const errors = await onRanks(2, async (rank) => {
+      const errors = await errorsOnRanks(2, async (rank) => {
         const { state, model } = late(rank, numStreams);
         await pull(model, 1);
         state.isFailing = rank.rank === 1;
         // A finished sum is no failure on rank 0, which learns of the other's failure in its next
         // step at the latest.
         const both = pull(model, 1).then(() => pull(model, 1));
-        return both.catch((error: unknown) => error as Error);
+        await both;
       });
       expect(errors[1]).toMatchObject({ message: 'rank 1 broke' });
       expect(errors[0]).toMatchObject({ code: 'ABORTED', originRank: 1 });
@@ -254,7 +255,7 @@ describe.each(IN_HOOKS)('a hook (%j) of the first of three buckets', ({ isSerial
 });
 
 it('a hook that fails has its error also where ranks ask for more after it', async () => {
-  const errors = await onRanks(2, async (rank) => {
+  const errors = await errorsOnRanks(2, async (rank) => {
     const communicationHook: CommunicationHook = {
       name: 'failing',
       isSerial: false,
@@ -263,7 +264,7 @@ it('a hook that fails has its error also where ranks ask for more after it', asy
     };
     const options = { communicationHook, findUnusedParameters: true };
     const model = wrap(new Bag(rank.device, { a: 3 }), rank, options);
-    return pull(model, 1).catch((error: unknown) => error as Error);
+    await pull(model, 1);
   });
   expect(errors[1]).toMatchObject({ message: 'no wire' });
   expect(errors[0]).toMatchObject({ code: 'ABORTED', originRank: 1 });
@@ -319,14 +320,12 @@ it(
 );
 
 it('a rank that cannot read its parameters ends the job at the start', async () => {
-  const errors = await onRanks(2, async (rank) => {
+  const errors = await errorsOnRanks(2, async (rank) => {
     const bag = new Bag(rank.device, { a: 3 });
     if (rank.rank === 0) {
       bag.get('a').toBytes = () => Promise.reject(new Error('device lost'));
     }
-    return wrap(bag, rank)
-      .initialize()
-      .catch((error: unknown) => error as Error);
+    await wrap(bag, rank).initialize();
   });
   expect(errors[0]).toMatchObject({ message: 'device lost' });
   expect(errors[1]).toMatchObject({ code: 'ABORTED', originRank: 0 });
@@ -359,13 +358,13 @@ const UNREDUCED = {
 
 describe.each(['noSync', 'disableAllreduce'] as const)('under %s', (mode) => {
   it.each(LOCAL_PLACES)('a rank that fails in its %s ends the others', IN_TIME, async (place) => {
-    const errors = await onRanks(3, async (rank) => {
+    const errors = await errorsOnRanks(3, async (rank) => {
       const { inner, model, step } = fragile(rank);
       await step();
       inner.fails = rank.rank === 1 ? place : undefined;
       // The others fail in the first call that needs this rank.
       const both = UNREDUCED[mode](model, step).then(step);
-      return both.catch((error: unknown) => error as Error);
+      await both;
     });
     expect((errors[1] as Error).message).toBe(ownText(place, 1));
     for (const rank of [0, 2]) {

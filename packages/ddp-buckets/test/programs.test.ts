@@ -177,11 +177,6 @@ async function expectAlone(actual: Map<string, Float32Array>, program: Program):
 
 const ALL = () => [0, 1, 2];
 
-it.each([2, 4])('weights of %i ranks are those of one process, to 1e-6', async (worldSize) => {
-  const program = { steps: 20, worldSize, used: ALL };
-  await expectAlone(await together(program, {}), program);
-});
-
 it('experts that differ by rank and by step', async () => {
   const used = (rank: number, step: number) =>
     [(rank * 2 + step) % 3].filter((i) => i + step !== 4);

@@ -6,6 +6,7 @@ import { Sgd } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
+import { errorsOnRanks } from '../../../tooling/test-kit/index.ts';
 import { Bag, onRanks, pull, pulled } from './support/ranks.js';
 
 const SPEC = { a: 3, b: [5, 'f16'], c: 200, d: [1, 'bf16'] } as const;
@@ -62,10 +63,10 @@ describe('a Reducer of a module', () => {
   });
 
   it('a module of another shape on a rank is refused on all', async () => {
-    const errors = await onRanks(2, async (rank) => {
+    const errors = await errorsOnRanks(2, async (rank) => {
       const bag = new Bag(rank.device, { a: 3 + rank.rank });
       const reducer = new Reducer(bag, { processGroup: rank.group });
-      return reducer.reduce().catch((error: unknown) => error);
+      await reducer.reduce();
     });
     for (const error of errors) {
       expect(error).toBeInstanceOf(DdpStructureError);

@@ -21,6 +21,7 @@ import {
   tensorsIn,
 } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { moduleOf } from '../../../tooling/test-kit/index.ts';
 import { makeDevice, read, values } from './support/support.js';
 
 const CONFIG = {
@@ -167,7 +168,7 @@ describe('checkpoint', () => {
     const peak = async (isWrapped: boolean) => {
       const device = makeDevice();
       const segments = Array.from({ length: NUM_SEGMENTS }, () => {
-        const bare = new Segment(device, DIM);
+        const bare = segment(device, DIM);
         return isWrapped ? checkpoint(bare) : bare;
       });
       const model = new Sequential<[x: Tensor]>(device, segments);
@@ -192,7 +193,7 @@ describe('checkpoint', () => {
         checkpoint(
           new Sequential<[x: Tensor]>(device, [
             new Dropout(device, { p: 0.3 }),
-            new Segment(device, 3),
+            segment(device, 3),
           ]),
           options,
         ),
@@ -223,8 +224,11 @@ describe('checkpoint', () => {
     const device = makeDevice();
     const x = device.tensor(values(6), [2, 3], { requiresGrad: true });
     const count = async (levels: number, isLearning: boolean) => {
-      const counted = new Counted(device);
-      let module: Module<[Tensor], Tensor> = counted;
+      let numForwards = 0;
+      let module = moduleOf(device, {}, (_, x: Tensor) => {
+        numForwards += 1;
+        return tanh(x);
+      });
       for (let i = 0; i < levels; i++) {
         module = checkpoint(module);
       }
@@ -233,7 +237,7 @@ describe('checkpoint', () => {
       } else {
         await device.noGrad(() => module.call(x));
       }
-      return counted.numForwards;
+      return numForwards;
     };
     expect([await count(0, true), await count(1, true), await count(2, true)]).toEqual([1, 2, 3]);
     expect([await count(1, false), await count(2, false)]).toEqual([1, 1]);
@@ -306,12 +310,19 @@ describe('checkpoint', () => {
 
   it('reports an output that no gradient can pass, and what the second run throws', async () => {
     const device = makeDevice();
-    const wrapped = checkpoint(new Detached(device));
+    const wrapped = checkpoint(moduleOf(device, {}, (_, x: Tensor) => sum(mul(x, 2).detach())));
     const x = device.tensor([1, 2], [2], { requiresGrad: true });
     await expect((await wrapped.call(x)).backward()).rejects.toThrow(ActivationCheckpointError);
-    const flaky = new Flaky(device);
+    let isBroken = false;
+    const flaky = moduleOf(device, {}, (_, each: Tensor) => {
+      device.random.nextKey();
+      if (isBroken) {
+        throw new Error('broken');
+      }
+      return sum(each);
+    });
     const out = await checkpoint(flaky).call(x);
-    flaky.isBroken = true;
+    isBroken = true;
     const before = device.random.state();
     await expect(out.backward()).rejects.toThrow('broken');
     expect(device.random.state()).toEqual(before);
@@ -420,28 +431,13 @@ class Pair extends Module {
   }
 }
 
-/** This segment of a model keeps four activations for backward. */
-class Segment extends Module<[Tensor], Tensor> {
-  readonly linear: Linear;
-
-  constructor(device: Device, dim: number) {
-    super(device);
-    this.linear = this.child('linear', new Linear(device, { inFeatures: dim, outFeatures: dim }));
-  }
-
-  async forward(x: Tensor): Promise<Tensor> {
-    return tanh(tanh(tanh(await this.linear.call(x))));
-  }
-}
-
-class Counted extends Module<[Tensor], Tensor> {
-  numForwards = 0;
-
-  forward(x: Tensor): Tensor {
-    this.numForwards += 1;
-    return tanh(x);
-  }
-}
+/** Makes a segment of a model that keeps four activations for backward. */
+const segment = (device: Device, dim: number) =>
+  moduleOf(
+    device,
+    { linear: new Linear(device, { inFeatures: dim, outFeatures: dim }) },
+    async ({ linear }, x: Tensor) => tanh(tanh(tanh(await linear.call(x)))),
+  );
 
 class Held {
   declare readonly x: Tensor;
@@ -462,23 +458,5 @@ class Through extends Module<[object], object> {
   async forward(value: object): Promise<object> {
     const [x, y = x] = tensorsIn(value) as [Tensor, Tensor | undefined];
     return this.#hold(tanh(await this.linear.call(x)), await this.linear.call(y));
-  }
-}
-
-class Detached extends Module<[Tensor], Tensor> {
-  forward(x: Tensor): Tensor {
-    return sum(mul(x, 2).detach());
-  }
-}
-
-class Flaky extends Module<[Tensor], Tensor> {
-  isBroken = false;
-
-  forward(x: Tensor): Tensor {
-    this.device.random.nextKey();
-    if (this.isBroken) {
-      throw new Error('broken');
-    }
-    return sum(x);
   }
 }

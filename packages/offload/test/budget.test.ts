@@ -1,9 +1,6 @@
 // Slices are chosen for the device's budget, the pool never exceeds it, and the error of a budget
 // that is too small says which one would do.
 
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { AdamW, checkpoint, Linear, Module, Sequential } from '@shardweave/nn';
 import { OffloadBudgetError, OffloadConfigError, OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
@@ -11,6 +8,7 @@ import { openDiskStore } from '@shardweave/shard-store/node';
 import { add, type Backend, Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/processes.ts';
 import { begin, losses, type Run, trainStep } from './support/training.js';
 
 const LAYERS = 24;
@@ -74,8 +72,8 @@ function watchGradients({ device, model }: Run): number[] {
 describe('a model whose state is ten times the budget', () => {
   it.each(['host', 'disk'])('trains on the %s tier as it does without', async (tier) => {
     const plain = await trainStack(stack(new Device(backend, { seed: 1 })), 4);
-    const directory = await mkdtemp(join(tmpdir(), 'offload-'));
-    const store = tier === 'host' ? createHostStore() : await openDiskStore({ directory });
+    const store =
+      tier === 'host' ? createHostStore() : await openDiskStore({ directory: await newFolder() });
     const device = new Device(backend, { seed: 1 });
     const stateBytes = 16 * LAYERS * (DIM * DIM + DIM);
     const budget = Math.floor(stateBytes / 10);
@@ -90,7 +88,6 @@ describe('a model whose state is ten times the budget', () => {
     expect(Math.max(...offloaded.reserved)).toBeGreaterThan(0.6 * budget);
     expect(Math.max(...plain.reserved)).toBeGreaterThan(stateBytes);
     await store.close();
-    await rm(directory, { recursive: true });
   });
 });
 

@@ -1,8 +1,7 @@
 // A save of values that rest on disk is written beside steps. It has the values of its capture,
 // from the store's own files.
 
-import { mkdtemp, readdir, rm, stat } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { beginSave, writePart } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
@@ -17,14 +16,11 @@ import {
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/processes.ts';
 import { linears, newDevice, rows, squared } from './support/linear-layers.js';
 
-let folder = '';
-beforeAll(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'shardweave-capture-'));
-});
-afterAll(() => rm(folder, { recursive: true, force: true }));
+const folder = await newFolder();
 
 function open(store: ShardStore) {
   const device = newDevice();

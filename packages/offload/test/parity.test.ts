@@ -1,14 +1,12 @@
 // Training with offload gives the same as training without it.
 
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import type { OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { type Backend, crossEntropy, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/processes.ts';
 import { begin, losses, type Run, tokens } from './support/training.js';
 
 const STEPS = 20;
@@ -20,25 +18,20 @@ beforeAll(async () => {
 afterAll(() => backend.dispose());
 
 const STORES = {
-  host: async () => ({ store: createHostStore(), remove: async () => {} }),
-  disk: async () => {
-    const directory = await mkdtemp(join(tmpdir(), 'offload-'));
-    const remove = () => rm(directory, { recursive: true });
-    return { store: await openDiskStore({ directory }), remove };
-  },
+  host: async () => createHostStore(),
+  disk: async () => openDiskStore({ directory: await newFolder() }),
 };
 
 describe.each(['host', 'disk'] as const)('on the %s store', (tier) => {
   it.each([true, false])('losses are equal bit for bit, checkpointing %s', async (isOn) => {
     const plain = await losses(begin({ backend }), STEPS);
-    const { store, remove } = await STORES[tier]();
+    const store = await STORES[tier]();
     const run = begin({ backend, offload: { store, numSlices: 3, checkpointActivation: isOn } });
     expect(await losses(run, STEPS)).toEqual(plain);
     run.optimizer.dispose();
     run.model.dispose();
     expect(run.device.memory().live.total).toBe(0);
     await store.close();
-    await remove();
   });
 });
 
