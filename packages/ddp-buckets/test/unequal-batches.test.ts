@@ -81,7 +81,7 @@ it.each<Case>([
   { dtype: 'f32', isNormed: true, statistics: 2, ddp: 4 },
   { dtype: 'f16', isNormed: true, statistics: 4, ddp: 4 },
   { dtype: 'f16', isNormed: true, statistics: 2, ddp: 2 },
-])('equal one process: %j', async (each) => {
+])('local sums over unequal batches, averaged, times W, equal one process: %j', async (each) => {
   const { dtype, statistics, ddp } = each;
   const tolerance = dtype === 'f32' ? 2e-6 : 4 * 2 ** -11;
   const perRank = await overRanks(each);
