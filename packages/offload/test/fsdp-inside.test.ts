@@ -5,7 +5,6 @@ import { piecesIn } from '@shardweave/checkpoint';
 import { createMemoryGroup } from '@shardweave/collectives';
 import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
-  Linear,
   loadCheckpoint,
   type Module,
   Sequential,
