@@ -1,21 +1,15 @@
-// Programs of tests in processes of their own, and folders for what they write.
+// Programs of tests in processes of their own.
 
 import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdtemp } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
-
-/** Makes an empty folder, which is removed with all others at the end of the run. */
-export function newFolder(): Promise<string> {
-  return mkdtemp(join(tmpdir(), 'shardweave-'));
-}
+import { newFolder } from './folders.ts';
 
 /** Bundles a program over the packages' sources, and returns the path of the result. */
 export async function bundle(program: URL): Promise<string> {
-  const outfile = join(await newFolder(), 'program.mjs');
+  const outfile = join(newFolder(), 'program.mjs');
   await build({
     entryPoints: [fileURLToPath(program)],
     conditions: ['@shardweave/source'],

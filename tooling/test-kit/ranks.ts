@@ -21,15 +21,27 @@ export function sharedBackend(): Promise<Backend> {
   return shared;
 }
 
+interface RanksOptions {
+  readonly backend?: Backend;
+  readonly wrapGroup?: (group: ProcessGroup) => ProcessGroup;
+}
+
 /** Runs `body` on every rank at once, and returns the results in rank order. */
-export async function onRanks<T>(
+export function onRanks(
+  worldSize: number,
+  body: (rank: Rank) => Promise<void>,
+  options?: RanksOptions,
+): Promise<void>;
+export function onRanks<T>(
   worldSize: number,
   body: (rank: Rank) => Promise<T>,
-  options: {
-    readonly backend?: Backend;
-    readonly wrapGroup?: (group: ProcessGroup) => ProcessGroup;
-  } = {},
-): Promise<T[]> {
+  options?: RanksOptions,
+): Promise<T[]>;
+export async function onRanks(
+  worldSize: number,
+  body: (rank: Rank) => Promise<unknown>,
+  options: RanksOptions = {},
+): Promise<unknown> {
   const backend = options.backend ?? (await sharedBackend());
   const groups = createMemoryGroup(worldSize);
   const devices = groups.map(

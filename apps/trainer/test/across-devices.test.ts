@@ -1,10 +1,9 @@
 // A save is independent of devices. A run that is resumed on the other kind of device has the
 // losses of the run that stayed, as closely as two devices agree.
 
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { worstRatio } from './support/run-flags.js';
 import { lossesOf, runLine, tinyFlags } from './support/tiny-run.js';
 import { whyNoWebGpu } from './support/webgpu-adapter.js';
@@ -14,8 +13,7 @@ const NUM_BEFORE = 3;
 const STEPS = 8;
 
 const reason = await whyNoWebGpu();
-const root = mkdtempSync(join(tmpdir(), 'trainer-devices-'));
-afterAll(() => rmSync(root, { recursive: true }));
+const root = newFolder();
 
 describe.skipIf(reason !== undefined)(`a save${reason === undefined ? '' : ` (${reason})`}`, () => {
   it.each([

@@ -3,11 +3,11 @@
 
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { beforeAll, describe, expect, it, vi } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { buildCommand } from './support/build-command.js';
 import { ROOT } from './support/run-flags.js';
 import { tinyFlags } from './support/tiny-run.js';
@@ -22,10 +22,9 @@ const reason = await whyNotTwoAdapters();
 let root: string;
 let script: string;
 beforeAll(async () => {
-  root = mkdtempSync(join(tmpdir(), 'trainer-cards-'));
+  root = newFolder();
   script = await buildCommand('cards-long-test');
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 const commandOf = (line: string) => {
   const flags = `${tinyFlags(root)} ${line}`.replace('--device cpu ', '').split(' ');

@@ -1,11 +1,11 @@
 // --check compares what plan predicts for a run with what the run took, on the screen and in
 // summary.json.
 
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { runJob } from '../src/launch/run-job.js';
 import { RunMonitor } from '../src/output/run-monitor.js';
@@ -25,7 +25,7 @@ class Sink extends Writable {
 
 /** What a run prints after its last step, and what its summary says. */
 async function checked(flags: string) {
-  const root = mkdtempSync(join(tmpdir(), 'trainer-check-'));
+  const root = newFolder();
   const line = `${tinyFlags(root)} --steps 3 --check --out ${root}/run ${flags.replace('DIR', `${root}/rest`)}`;
   const config = await resolveConfig(parseFlags(line.split(' '), () => {}));
   const [out, err] = [new Sink(), new Sink()];

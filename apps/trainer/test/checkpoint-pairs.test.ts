@@ -1,9 +1,7 @@
 // Any strategy loads the save of any other and trains on. The next ten steps are those of a run
 // that was never interrupted.
 
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { rm } from 'node:fs/promises';
 import { type PieceStore, piecesIn } from '@shardweave/checkpoint';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
 import * as fsdp from '@shardweave/fsdp';
@@ -14,6 +12,7 @@ import { openDiskStore } from '@shardweave/shard-store/node';
 import { crossEntropy, type Device, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { onRanks, type Rank } from '../../../tooling/test-kit/ranks.js';
 
 const ROWS = 24; // This is a multiple of every number of ranks below.
@@ -43,7 +42,7 @@ afterAll(async () => {
 });
 
 async function diskStore(): Promise<ShardStore> {
-  const directory = await mkdtemp(join(tmpdir(), 'shardweave-pairs-'));
+  const directory = newFolder();
   directories.push(directory);
   const store = await openDiskStore({ directory });
   stores.push(store);

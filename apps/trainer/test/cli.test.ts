@@ -1,16 +1,15 @@
 // These tests cover the binary's table of commands: help, names, and the examples that --help
 // prints.
 
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { COMMANDS } from '../src/commands/command-table.js';
 import { runCli } from './support/run-cli.js';
 
 /** The folder in which examples are run. */
-const folder = mkdtempSync(join(tmpdir(), 'cli-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = newFolder();
 mkdirSync(join(folder, 'runs/first'), { recursive: true });
 writeFileSync(join(folder, 'runs/first/config.yaml'), 'seed: 1\n');
 

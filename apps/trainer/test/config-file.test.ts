@@ -1,18 +1,17 @@
 // A run's config file has the same flags in YAML or JSON, is checked alike, and is written by each
 // run.
 
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { parse as parseYaml } from 'yaml';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { configSchema } from '../src/config/flags.js';
 import { parseFlags } from './support/parse-flags.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT } from './support/run-flags.js';
 
-const folder = mkdtempSync(join(tmpdir(), 'config-file-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = newFolder();
 
 const TEXT = `${ROOT}tooling/reference/data/tiny/text.txt`;
 let numFiles = 0;

@@ -1,16 +1,7 @@
 // A save becomes a model directory. Its weights equal those that the run itself writes, bit for
 // bit, whichever ranks wrote the save.
 
-import {
-  cpSync,
-  existsSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
-import { tmpdir } from 'node:os';
+import { cpSync, existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { openSave, writeSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
@@ -20,7 +11,8 @@ import {
   parseModelConfig,
   readSafetensors,
 } from '@shardweave/nn';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { SignalError } from '../src/errors.js';
 import { Interrupt } from '../src/interrupt.js';
 import { withModelState } from '../src/model/model-directory.js';
@@ -35,14 +27,13 @@ let tiny: string;
 let sharded: string;
 const saveOf = (run: string, step: number) => join(run, `saves/step-00000${step}`);
 beforeAll(async () => {
-  root = mkdtempSync(join(tmpdir(), 'trainer-convert-'));
+  root = newFolder();
   tiny = tinyFlags(root);
   writeFileSync(join(root, 'tokenizer.json'), '{}');
   sharded = join(root, 'sharded');
   const flags = '--strategy fsdp --ranks 2 --steps 3 --save-every 2';
   await runLine(`${tiny} ${flags} --out ${sharded}`);
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 let count = 0;
 const newPath = () => join(root, `made-${++count}`);

@@ -13,6 +13,7 @@ import { pathToFileURL } from 'node:url';
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { chromiumPath, launchChromium, newPage } from '../../../tooling/browser/launch-chromium.js';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { Dashboard } from '../src/dashboard/dashboard.js';
 import { TOKEN_VARIABLE } from '../src/dashboard/token.js';
 import { RANK_PROCESS_VARIABLE } from '../src/launch/rank-process.js';
@@ -91,7 +92,7 @@ describe.skipIf(chromium === undefined)(
       beforeAll(async () => {
         const { buildCommand } = await import('./support/build-command.js');
         const script = await buildCommand('dashboard-test');
-        out = join(mkdtempSync(join(tmpdir(), 'page-')), 'run');
+        out = join(newFolder(), 'run');
         const text = new URL('../../../tooling/reference/data/tiny/text.txt', import.meta.url);
         const flags =
           '--device cpu --threads 1 --transport ws --ranks 2 --model nano --seq 16 --batch 4 --steps 100000 --schedule constant --valid-fraction 0.1 --eval-every 4 --dashboard 0';

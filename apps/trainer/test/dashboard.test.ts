@@ -2,12 +2,13 @@
 // Prometheus reads.
 
 import { once } from 'node:events';
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { request } from 'node:http';
 import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it, vi } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import type { CommandContext } from '../src/commands/cli-command.js';
 import { report } from '../src/commands/report.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
@@ -420,7 +421,7 @@ describe('what Prometheus reads', () => {
 
 describe('a report', () => {
   function written(records: readonly RunRecord[]): string {
-    const path = join(mkdtempSync(join(tmpdir(), 'report-')), 'run');
+    const path = join(newFolder(), 'run');
     const directory = new RunDirectory(path);
     for (const record of records) {
       directory.add(record);
@@ -462,7 +463,7 @@ describe('a report', () => {
 
   it('is what the command writes, of runs whose names are given beside its flags', async () => {
     const paths = [written([run, step(1)]), written([run, step(1)])];
-    const out = join(mkdtempSync(join(tmpdir(), 'report-')), 'both.html');
+    const out = join(newFolder(), 'both.html');
     let said = '';
     const stream = { write: (text: string) => (said += text) };
     const context = { args: ['report', ...paths, '--out', out], out: stream };

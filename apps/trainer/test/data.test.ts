@@ -1,9 +1,9 @@
 import { createHash } from 'node:crypto';
-import { mkdtempSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { type DataConfig, openData } from '../src/data/dataset.js';
 import { readNovel } from '../src/data/novel.js';
 import { prepareTokens } from '../src/data/prepare-tokens.js';
@@ -36,7 +36,7 @@ async function open(over: Partial<DataConfig>) {
 }
 
 function textFile(text: string): string {
-  const path = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'text.txt');
+  const path = join(newFolder(), 'text.txt');
   writeFileSync(path, text);
   return path;
 }

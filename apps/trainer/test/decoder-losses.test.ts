@@ -1,11 +1,11 @@
 // The families of decoders run in the trainer, on the cpu device over memory. Their first 20 losses
 // are compared with PyTorch's (tooling/reference), for one process and in every strategy.
 
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseModelConfig, readSafetensors } from '@shardweave/nn';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { expectReference, losses } from './support/expect-reference.js';
 import { jsonlFile } from './support/jsonl-data.js';
 import { LETTERS } from './support/letters-tokenizer.js';
@@ -115,7 +115,7 @@ describe('a run', () => {
   ])(
     'a run of a %s with %s at rate 0 leaves the directory that it began with',
     async (family, flags) => {
-      const out = mkdtempSync(join(tmpdir(), 'trainer-'));
+      const out = newFolder();
       await run(`${family}-fp32`, `${flags} ${still} --out ${join(out, 'run')}`);
       const left = join(out, 'run', 'model');
       expect(readdirSync(left).sort()).toEqual(['config.json', 'model.safetensors']);
@@ -130,7 +130,6 @@ describe('a run', () => {
       for (const [name, { data }] of wanted) {
         expect(Buffer.from(found.get(name)!.data).equals(data), name).toBe(true);
       }
-      rmSync(out, { recursive: true });
     },
   );
 

@@ -1,11 +1,11 @@
 // A run takes the tiles of a GPU's matrix products from the cache, and its record names them.
 
-import { mkdtempSync, readFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { fileTuningStore, openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { afterEach, expect, it, vi } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { RunMonitor } from '../src/output/run-monitor.js';
 import { Terminal } from '../src/output/terminal.js';
@@ -24,7 +24,7 @@ afterEach(() => {
 it.skipIf(reason !== undefined)(
   `a GPU's products are made by what the cache holds for it${reason ? ` (${reason})` : ''}`,
   async () => {
-    const folder = mkdtempSync(join(tmpdir(), 'tiles-'));
+    const folder = newFolder();
     vi.stubEnv('SHARDWEAVE_CACHE', folder);
     let key = '';
     const tuningStore = {
@@ -43,7 +43,7 @@ it.skipIf(reason !== undefined)(
 );
 
 it('the record of a run holds them', async () => {
-  const out = join(mkdtempSync(join(tmpdir(), 'tiles-')), 'run');
+  const out = join(newFolder(), 'run');
   const config = await resolveConfig(
     parseFlags(`--model nano --strategy single --out ${out}`.split(' '), () => {}),
   );

@@ -2,11 +2,11 @@
 // those that cannot be used.
 
 import { createHash } from 'node:crypto';
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { Template } from '@huggingface/jinja';
 import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { type Dataset, openData } from '../src/data/dataset.js';
 import { COUNTED, encodeDocuments } from '../src/data/document.js';
 import { prepareTokens } from '../src/data/prepare-tokens.js';
@@ -592,7 +592,7 @@ describe('the cache of tokens', () => {
     });
 
   it('makes tokens once for a content, a tokenizer and a format', async () => {
-    const cache = mkdtempSync(join(tmpdir(), 'cache-'));
+    const cache = newFolder();
     const { file, model } = jsonlFile([{ text: 'some words' }]);
     const flags = (over = `--model ${model} --data ${file}`) => `${over} --cache ${cache}`;
     const told: string[] = [];
@@ -618,7 +618,7 @@ describe('the cache of tokens', () => {
   });
 
   it('holds what two make of it at once, whole', async () => {
-    const cache = mkdtempSync(join(tmpdir(), 'cache-'));
+    const cache = newFolder();
     const { file, model } = jsonlFile(
       Array.from({ length: 500 }, (_, i) => ({ text: `line ${i}` })),
     );
@@ -632,7 +632,7 @@ describe('the cache of tokens', () => {
   });
 
   it('keeps nothing of data that is refused', async () => {
-    const cache = mkdtempSync(join(tmpdir(), 'cache-'));
+    const cache = newFolder();
     const { file, model } = jsonlFile([{ text: 'a' }, 'no']);
     await expect(prepare(`--model ${model} --data ${file} --cache ${cache}`)).rejects.toThrow(
       UsageError,

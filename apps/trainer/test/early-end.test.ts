@@ -1,14 +1,13 @@
 // Runs that end before their last step leave the same files as a whole run.
 
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { runCli } from './support/run-cli.js';
 import { ROOT } from './support/run-flags.js';
 
-const folder = mkdtempSync(join(tmpdir(), 'early-end-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = newFolder();
 
 const QUICK = `train --model nano --data ${ROOT}tooling/reference/data/tiny/text.txt --device cpu --seq 16 --batch 4 --steps 100000`;
 

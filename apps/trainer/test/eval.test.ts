@@ -1,8 +1,7 @@
 // The command `eval` is compared with PyTorch's perplexity (tooling/reference) and with sums by
 // hand.
 
-import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import {
   applyLora,
@@ -16,6 +15,7 @@ import {
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { firstBytes } from '../src/data/tokenize.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
 import type { Evaluation } from '../src/eval/evaluate-model.js';
@@ -38,8 +38,7 @@ const expected = JSON.parse(readFileSync(`${DATA}/perplexity/expected.json`, 'ut
   }[];
 };
 
-const scratch = mkdtempSync(join(tmpdir(), 'eval-'));
-afterAll(() => rmSync(scratch, { recursive: true }));
+const scratch = newFolder();
 
 const run = (flags: string) =>
   runCli(['eval', ...`${flags} --device cpu --threads 1 --cache ${scratch}`.split(' ')]);

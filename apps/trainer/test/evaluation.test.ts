@@ -1,13 +1,13 @@
 // The loss on held-out data is one mean over its targets, however a run is sharded, and does not
 // affect training.
 
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { makeModel } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { NO_TARGET } from '../src/data/rows.js';
 import type { RankEvent } from '../src/rank/events.js';
 import { configOf, jsonlFile, openFlags } from './support/jsonl-data.js';
@@ -33,7 +33,7 @@ const valids = ({ steps }: Awaited<ReturnType<typeof run>>) =>
 
 describe('evaluation', () => {
   it('is given up on all ranks where the run is asked to end', async () => {
-    const out = mkdtempSync(join(tmpdir(), 'evaluation-'));
+    const out = newFolder();
     const wrapUp = new AbortController();
     const flags = `${RUN} --eval-every 1 --ranks 2 --out ${out}/run --save-every 100`;
     const asked = await runFlags(flags.split(' '), {
@@ -43,7 +43,6 @@ describe('evaluation', () => {
     });
     expect(valids(asked)).toEqual([expect.any(Number), undefined]);
     expect(asked.stopped).toBe(join(out, 'run/saves/step-000002'));
-    rmSync(out, { recursive: true });
   });
 
   it('is the mean over all targets that count, by hand', async () => {

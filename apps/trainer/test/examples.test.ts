@@ -1,17 +1,16 @@
 // The examples of --help run one after the other as a user would type them, with small models and
 // few steps, except where they plan GPT-2.
 
-import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { cpSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { COMMANDS } from '../src/commands/command-table.js';
 import { buildCommand } from './support/build-command.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT } from './support/run-flags.js';
 
-const folder = mkdtempSync(join(tmpdir(), 'examples-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = newFolder();
 const path = (name: string) => join(folder, name);
 
 const LLAMA = {

@@ -1,17 +1,10 @@
 // Which weights a run leaves, those of its best evaluation or of its last step, and what it says of
 // them. What is evaluated is so unlike the data that training makes it worse.
 
-import {
-  existsSync,
-  mkdtempSync,
-  readFileSync,
-  rmSync,
-  truncateSync,
-  writeFileSync,
-} from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, mkdtempSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { savesOf, stepsIn } from '../src/files/save-directory.js';
 import { finalText } from '../src/output/final-text.js';
 import { runCli } from './support/run-cli.js';
@@ -22,14 +15,13 @@ let root: string;
 let tiny: string;
 let valid: string;
 beforeAll(() => {
-  root = mkdtempSync(join(tmpdir(), 'trainer-final-'));
+  root = newFolder();
   valid = join(root, 'valid.txt');
   writeFileSync(valid, 'Zq#'.repeat(30));
   const data = join(root, 'data.txt');
   writeFileSync(data, 'the cat sat on a mat, '.repeat(30));
   tiny = `${tinyFlags(root)} --data ${data} --lr 0.02 --schedule constant --warmup 0`;
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 const newOut = () => join(mkdtempSync(join(root, 'case-')), 'run');
 const evaluating = () => `${tiny} --valid ${valid} --eval-every 2`;

@@ -2,11 +2,11 @@
 // over sockets, merged and written as GGUF. In llama.cpp it then answers in the format that the
 // adapters learned.
 
-import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
 import { llamaAnswer, openLlama } from '../../../packages/gguf/test/support/llama-cpp.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { buildCommand } from './support/build-command.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT, runFlags } from './support/run-flags.js';
@@ -19,8 +19,7 @@ const QUESTIONS = [
 const PLAIN = (animal: string, sound: string) => `The ${animal} says ${sound}.`;
 const TAGGED = (animal: string, sound: string) => `[${sound}] ${animal}`;
 
-const folder = mkdtempSync(join(tmpdir(), 'fine-tune-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = newFolder();
 const base = join(folder, 'base');
 
 type Answer = (animal: string, sound: string) => string;

@@ -4,10 +4,10 @@
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { buildCommand } from './support/build-command.js';
 import { expectKept, type Kept, twelveSteps } from './support/expect-kept.js';
 import { runCli } from './support/run-cli.js';
@@ -16,7 +16,7 @@ import { tinyFlags } from './support/tiny-run.js';
 
 const SIZES = Array.from({ length: 20 }, (_, i) => 4096 * Math.round(1 + (i / 19) ** 2 * 99));
 
-const root = mkdtempSync(join(tmpdir(), 'full-disk-'));
+const root = newFolder();
 const workingDirectory = process.cwd();
 const tiny = tinyFlags(root);
 beforeAll(async () => {
@@ -25,7 +25,6 @@ beforeAll(async () => {
 });
 afterAll(() => {
   process.chdir(workingDirectory);
-  rmSync(root, { recursive: true });
 });
 
 describe('a run with saves leaves its model, or says why not, with paths and bytes', () => {

@@ -1,8 +1,7 @@
 // Disks that are too small, or that fill up while a run is at work. They are real file systems in
 // memory.
 
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import {
   afterAll,
@@ -14,6 +13,7 @@ import {
   type TestContext,
   vi,
 } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { DiskFullError } from '../src/errors.js';
 import { bytesBelow } from '../src/files/disk-room.js';
@@ -32,7 +32,7 @@ const KIB = 1024;
 /** A block of these file systems, which is a page. */
 const BLOCK = 4 * KIB;
 
-const root = mkdtempSync(join(tmpdir(), 'full-disk-'));
+const root = newFolder();
 const workingDirectory = process.cwd();
 const tiny = tinyFlags(root);
 /** A disk with room for everything, where mounting is permitted, and a run on it. */
@@ -47,7 +47,6 @@ beforeAll(async () => {
 afterAll(() => {
   process.chdir(workingDirectory);
   wide?.[Symbol.dispose]();
-  rmSync(root, { recursive: true });
 });
 
 function smallDisk(context: TestContext, bytes: number): SmallDisk {

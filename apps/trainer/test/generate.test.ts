@@ -3,8 +3,7 @@
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import {
   applyLora,
@@ -22,6 +21,7 @@ import {
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { writeDirectory } from '../src/files/write-file.js';
 import { adapterFiles } from '../src/model/adapter-directory.js';
 import { buildCommand } from './support/build-command.js';
@@ -187,7 +187,7 @@ describe('generate', () => {
       }
     }
     await loadStateDict(adapted, state);
-    const adapter = mkdtempSync(join(tmpdir(), 'adapter-'));
+    const adapter = newFolder();
     directories.push(adapter);
     const files = adapterFiles(state, { config: lora, base: directory, fanInFanOut: false });
     await writeDirectory(adapter, files);

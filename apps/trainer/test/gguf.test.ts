@@ -4,26 +4,23 @@
 import {
   copyFileSync,
   mkdirSync,
-  mkdtempSync,
   readdirSync,
   readFileSync,
-  rmSync,
   statSync,
   writeFileSync,
 } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Decoder, modelFiles, stateDict } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { SignalError } from '../src/errors.js';
 import { Interrupt } from '../src/interrupt.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT } from './support/run-flags.js';
 
-const folder = mkdtempSync(join(tmpdir(), 'gguf-command-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = newFolder();
 const model = join(folder, 'small-llama');
 
 beforeAll(async () => {

@@ -1,10 +1,10 @@
 // Ranks in threads and in processes of their own: one that diverges leaves its good saves, and one
 // that is over leaves its best weights, as ranks in one thread do.
 
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { DivergedError } from '../src/errors.js';
 import { buildCommand } from './support/build-command.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';
@@ -12,10 +12,9 @@ import { runLine, tinyFlags } from './support/tiny-run.js';
 let root: string;
 let entry: string;
 beforeAll(async () => {
-  root = mkdtempSync(join(tmpdir(), 'trainer-good-long-'));
+  root = newFolder();
   entry = await buildCommand('good-saves-long');
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 describe.each(['shm', 'ws'])('over %s', (transport) => {
   it('a run that diverges sets its bad save aside', { timeout: 120_000 }, async () => {

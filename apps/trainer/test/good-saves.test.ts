@@ -1,10 +1,10 @@
 // A run that diverges: which of its saves are good, and what it leaves. A learning rate of 1e30
 // makes weights that are infinite in one step, whose loss only the step after it knows.
 
-import { existsSync, mkdtempSync, readdirSync, renameSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, mkdtempSync, readdirSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { DivergedError } from '../src/errors.js';
 import { runCli } from './support/run-cli.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';
@@ -12,10 +12,9 @@ import { runLine, tinyFlags } from './support/tiny-run.js';
 let root: string;
 let tiny: string;
 beforeAll(() => {
-  root = mkdtempSync(join(tmpdir(), 'trainer-good-'));
+  root = newFolder();
   tiny = tinyFlags(root);
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 const savesIn = (out: string) => readdirSync(join(out, 'saves')).sort();
 const BREAKS = '--lr 1e30 --warmup 0 --clip 0';

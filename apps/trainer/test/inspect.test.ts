@@ -1,18 +1,10 @@
 // What `inspect` says about directories that runs leave is compared with the files themselves.
 
-import {
-  cpSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  statSync,
-  writeFileSync,
-} from 'node:fs';
-import { tmpdir } from 'node:os';
+import { cpSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { readSafetensors } from '@shardweave/nn';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { runCli } from './support/run-cli.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';
 
@@ -21,7 +13,7 @@ let out: string;
 let tuned: string;
 const saveOf = (run: string, step: number) => join(run, `saves/step-00000${step}`);
 beforeAll(async () => {
-  root = mkdtempSync(join(tmpdir(), 'trainer-inspect-'));
+  root = newFolder();
   out = join(root, 'run');
   tuned = join(root, 'tuned');
   const tiny = `${tinyFlags(root)} --valid-fraction 0.2 --eval-every 2`;
@@ -29,7 +21,6 @@ beforeAll(async () => {
   const lora = '--strategy single --lora-rank 2 --steps 1 --save-every 1';
   await runLine(`${tiny} ${lora} --out ${tuned}`);
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 const inspect = (...args: string[]) => runCli(['inspect', ...args]);
 const asJson = async (...args: string[]) => {

@@ -2,10 +2,9 @@
 // and each transport's at all moments of a life.
 
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { splitMix32 } from '../src/seeded-random.js';
 import { buildCommand } from './support/build-command.js';
 import { expectExactResume, WAYS } from './support/expect-exact-resume.js';
@@ -38,8 +37,7 @@ const hasMpirun = spawnSync('mpirun', ['--version']).error === undefined;
 describe.each(['ws', 'shm', 'memory', 'mpi'])(
   'a line over %s with --resume auto, killed and given again, ends as if nobody had killed it',
   (transport) => {
-    const root = mkdtempSync(join(tmpdir(), 'trainer-life-'));
-    afterAll(() => rmSync(root, { recursive: true }));
+    const root = newFolder();
     let whole: Ended;
     beforeAll(async () => {
       const out = join(root, 'whole');

@@ -3,10 +3,10 @@
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { beforeAll, describe, expect, it, vi } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { buildCommand } from './support/build-command.js';
 import { expectExactResume, WAYS } from './support/expect-exact-resume.js';
 import { endOf, expectSameEnd, LIFE, lifeFlags } from './support/expect-same-end.js';
@@ -20,9 +20,8 @@ let script: string;
 let root: string;
 beforeAll(async () => {
   script = await buildCommand('killed-runs-test');
-  root = mkdtempSync(join(tmpdir(), 'trainer-stopped-'));
+  root = newFolder();
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 describe('a run that is killed goes on bit for bit', () => {
   // The long test has all ways, with more moments of each.

@@ -2,16 +2,16 @@
 
 import { spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { build } from 'esbuild';
 import { afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { DivergedError, RankFailedError, SignalError } from '../src/errors.js';
 import { runProcesses } from '../src/launch/run-processes.js';
 import type { RankEvent } from '../src/rank/events.js';
 import type { PreparedRun } from '../src/run-config.js';
 
-const directory = mkdtempSync(join(tmpdir(), 'trainer-launch-'));
+const directory = newFolder();
 const rankScript = join(directory, 'fake-rank.mjs');
 const launcherScript = join(directory, 'fake-launcher.mjs');
 

@@ -1,8 +1,7 @@
 // The command trains with LoRA: a base model goes in, adapters come out in PEFT's files, and
 // training continues from them.
 
-import { appendFileSync, cpSync, mkdtempSync, readdirSync, readFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { appendFileSync, cpSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fromF32Array, toF32Array } from '@shardweave/dtypes';
 import {
@@ -13,6 +12,7 @@ import {
   safetensorsPieces,
 } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
 import { SignalError } from '../src/errors.js';
@@ -29,7 +29,6 @@ import { trainOn } from './support/train-on.js';
 
 const BASE = 'tooling/reference/data/tiny';
 const DATA = `--data ${BASE}/text.txt --tokenizer byte --order sequential --batch 4 --seq 16 --lr 0.01 --schedule constant`;
-const newDirectory = () => mkdtempSync(join(tmpdir(), 'lora-run-'));
 const run = (flags: string) => runFlags(`--model ${BASE} ${DATA} ${flags}`.split(' '));
 const lossesOf = async (flags: string) => (await run(flags)).steps.map(({ loss }) => loss);
 
@@ -42,7 +41,7 @@ const adaptersIn = (directory: string) =>
 
 describe('adapters', () => {
   it('leave PEFT files alone, and training goes on from them', async () => {
-    const out = newDirectory();
+    const out = newFolder();
     const lora = '--strategy fsdp --ranks 2 --lora-rank 4 --lora-targets c_attn,c_fc';
     const losses = await lossesOf(`${lora} --steps 6 --out ${out}`);
     expect(losses.at(-1)!).toBeLessThan(losses[0]!);
@@ -61,7 +60,7 @@ describe('adapters', () => {
   it('train alike by every strategy, and a save goes from one to another', async () => {
     const lora = '--lora-rank 4';
     const expected = await lossesOf(`${lora} --strategy single --steps 4`);
-    const save = newDirectory();
+    const save = newFolder();
     const ways = {
       fsdp: `--strategy fsdp --ranks 3 --save-every 4 --out ${save}`,
       ddp: '--strategy ddp --ranks 2',
@@ -85,7 +84,7 @@ describe('adapters', () => {
     const [resumed] = await lossesOf(flags);
     expect(Math.abs(resumed! - five[4]!) / five[4]!).toBeLessThan(2e-6);
     // These are adapters of rank 4 beside another model of the same shape.
-    const other = newDirectory();
+    const other = newFolder();
     cpSync(`${ROOT}${BASE}/config.json`, join(other, 'config.json'));
     const wrong = runFlags(`--model ${other} ${DATA} ${flags}`.split(' '));
     await expect(wrong).rejects.toThrow(/another base model: .*tiny \(\w{64}\), got .*--model/);
@@ -137,7 +136,7 @@ describe('adapters', () => {
         // Each tensor of a shard is padded to 128 elements.
         expect(received).toBeLessThanOrEqual(rank === 0 ? 4 * (factors + 4 * 128) : 0);
         expect(device.ledger.peak().total).toBe(live);
-        const directory = newDirectory();
+        const directory = newFolder();
         if (rank === 0) {
           await writeDirectory(directory, await trainedFiles({ config, state }));
           const written = readFileSync(join(directory, 'adapter_model.safetensors'));
@@ -171,9 +170,9 @@ describe('merge', () => {
   const merge = (...args: string[]) => runCli(['merge', ...args]);
 
   it('gives a model that computes what base and adapters do', async () => {
-    const out = newDirectory();
+    const out = newFolder();
     await run(`--strategy single --lora-rank 4 --steps 5 --out ${out}`);
-    const merged = join(newDirectory(), 'merged');
+    const merged = join(newFolder(), 'merged');
     const args = ['--model', `${ROOT}${BASE}`, '--adapter', `${out}/adapter`, '--out', merged];
     const { code, out: said, err } = await merge(...args);
     expect([code, err]).toEqual([0, '']);
@@ -202,7 +201,7 @@ describe('merge', () => {
   });
 
   it('keeps the dtype of each weight of its base, unless one is asked for', async () => {
-    const base = newDirectory();
+    const base = newFolder();
     const { tensors } = readSafetensors(readFileSync(`${ROOT}${BASE}/model.safetensors`));
     const state = new Map<string, HostTensor>();
     for (const [name, tensor] of tensors) {
@@ -215,10 +214,10 @@ describe('merge', () => {
     }
     cpSync(`${ROOT}${BASE}/config.json`, join(base, 'config.json'));
     const lora = `--model ${base} ${DATA} --strategy single --lora-rank 2 --lora-targets c_fc`;
-    const out = newDirectory();
+    const out = newFolder();
     await runFlags(`${lora} --steps 2 --out ${out}`.split(' '));
     const merged = async (...flags: string[]) => {
-      const to = join(newDirectory(), 'merged');
+      const to = join(newFolder(), 'merged');
       const args = ['--model', base, '--adapter', out, '--out', to, ...flags];
       expect((await merge(...args)).err).toBe('');
       const config = JSON.parse(readFileSync(join(to, 'config.json'), 'utf8'));

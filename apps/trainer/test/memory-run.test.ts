@@ -1,10 +1,10 @@
 // Whole runs have all ranks in this process, on the cpu device.
 
-import { existsSync, mkdtempSync, readFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parameterCount, readSafetensors } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { RankFailedError, SignalError, UsageError } from '../src/errors.js';
 import { runInMemory } from '../src/launch/run-in-memory.js';
@@ -19,7 +19,7 @@ import { ROOT, runFlags, worstRatio } from './support/run-flags.js';
 const QUICK = `--device cpu --model nano --data ${ROOT}tooling/reference/data/tiny/text.txt --seq 16 --steps 4`;
 const quick = (flags: string) => runFlags(`${QUICK} ${flags}`.split(' ').filter(Boolean));
 const losses = async (flags: string) => (await quick(flags)).steps.map((step) => step.loss);
-const folder = () => join(mkdtempSync(join(tmpdir(), 'trainer-')), 'run');
+const folder = () => join(newFolder(), 'run');
 
 describe('what is trained', () => {
   it('does not depend on how rows are cut, shuffled and with dropout', async () => {
@@ -142,7 +142,7 @@ describe('collectives of a step', () => {
   });
 
   it('take longer by the injected delay, and a trace shows them', async () => {
-    const trace = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'trace.json');
+    const trace = join(newFolder(), 'trace.json');
     await quick(`--steps 2 --inject-delay-ms 30 --trace ${trace}`);
     const { traceEvents } = JSON.parse(readFileSync(trace, 'utf8')) as {
       traceEvents: { pid: number; cat?: string; name: string; ts: number; dur: number }[];

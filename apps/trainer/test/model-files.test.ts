@@ -1,8 +1,7 @@
 // Models of any size on disk are read by ranges and written in pieces, and under offload are never
 // whole on the device.
 
-import { mkdir, mkdtemp, open, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { mkdir, open, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
 import {
@@ -20,7 +19,8 @@ import {
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { UsageError } from '../src/errors.js';
 import { removeUnfinished, writeDirectory, writePieces } from '../src/files/write-file.js';
@@ -46,9 +46,8 @@ const SMALL = resolveGpt2Config({
 
 let directory: string;
 beforeEach(async () => {
-  directory = await mkdtemp(join(tmpdir(), 'trainer-model-'));
+  directory = newFolder();
 });
-afterEach(() => rm(directory, { recursive: true }));
 
 /** Writes a model directory whose weights are holes in the file, except for the last tensor. */
 async function writeHoles(config: Gpt2Config, last: Uint8Array): Promise<void> {

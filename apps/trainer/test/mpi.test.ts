@@ -2,10 +2,11 @@
 
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, readFileSync, statSync } from 'node:fs';
-import { constants, tmpdir } from 'node:os';
+import { existsSync, readFileSync, statSync } from 'node:fs';
+import { constants } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it, vi } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import type { StepMetrics } from '../src/rank/events.js';
 import { buildCommand } from './support/build-command.js';
 import { startRun } from './support/killed-run.js';
@@ -49,7 +50,7 @@ describe.skipIf(problem !== undefined)(
       async (name) => {
         const flags = [...shortCase(name), '--device', 'cpu', '--ranks', '3'];
         const rooted = flags.map((flag) => (flag.startsWith('tooling/') ? ROOT + flag : flag));
-        const out = join(mkdtempSync(join(tmpdir(), 'trainer-mpi-')), 'run');
+        const out = join(newFolder(), 'run');
         const { code, output } = await run([...rooted, '--quiet', '--out', out]);
         expect({ code, output }).toEqual({ code: 0, output: '' });
         const steps = readFileSync(join(out, 'metrics.jsonl'), 'utf8')
@@ -81,7 +82,7 @@ describe.skipIf(problem !== undefined)(
     });
 
     describe('that the command has started', { timeout: 3 * LONG_MS }, () => {
-      const root = mkdtempSync(join(tmpdir(), 'trainer-mpi-'));
+      const root = newFolder();
       const flags = `${tinyFlags(root)} --ranks 2 --transport mpi --steps 100000 --quiet`;
 
       /** Starts the command, lets `act` end it, and waits until nothing of it is left. */

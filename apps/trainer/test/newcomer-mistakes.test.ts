@@ -5,7 +5,6 @@ import {
   cpSync,
   lstatSync,
   mkdirSync,
-  mkdtempSync,
   readdirSync,
   rmSync,
   symlinkSync,
@@ -15,6 +14,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { LETTERS, lettersDirectory } from './support/letters-tokenizer.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT } from './support/run-flags.js';
@@ -335,7 +335,7 @@ const MISTAKES: readonly Mistake[] = [
   },
 ];
 
-const folder = `${mkdtempSync(join(tmpdir(), 'mistakes-'))}/`;
+const folder = `${newFolder()}/`;
 afterAll(() => rmSync(folder, { recursive: true }));
 
 const FILES: Readonly<Record<string, string | Uint8Array>> = {

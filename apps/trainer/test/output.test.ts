@@ -1,8 +1,8 @@
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { describe, expect, it, vi } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { formatBytes, formatCount, formatMs } from '../src/format.js';
 import { PRESETS } from '../src/model/presets.js';
@@ -350,7 +350,7 @@ describe('the header', () => {
   });
 
   it('says when a directory has no weights', async () => {
-    const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
+    const directory = newFolder();
     writeFileSync(join(directory, 'config.json'), JSON.stringify(PRESETS.nano.config));
     const weights = /^weights random ones: there are no weights beside/m;
     expect((await header(`--model ${directory}`)).join('\n')).toMatch(weights);
@@ -361,7 +361,7 @@ describe('the header', () => {
 
 describe('RunDirectory', () => {
   it('writes a line a step, a summary and a chart', () => {
-    const path = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'a', 'run');
+    const path = join(newFolder(), 'a', 'run');
     const run = new RunDirectory(path);
     const overflow = { ...METRICS, step: 2, loss: 2, gradNorm: null, skipped: true };
     const empty = { ...METRICS, loss: null, targets: 0, gradNorm: null, skipped: true };
@@ -395,7 +395,7 @@ describe('RunDirectory', () => {
   });
 
   it('takes a directory with other files', () => {
-    const path = mkdtempSync(join(tmpdir(), 'trainer-'));
+    const path = newFolder();
     writeFileSync(join(path, 'notes.txt'), '');
     new RunDirectory(path).close();
   });

@@ -1,11 +1,11 @@
 // A dry run finds to the byte what the run takes. 30 random configurations are compared with the
 // ledgers and counters of runs over memory.
 
-import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { cpuInfo } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { dryRun } from '../src/plan/dry-run.js';
 import type { RankReport } from '../src/rank/events.js';
@@ -93,14 +93,13 @@ describe('bytes by tag, on the wire and at rest', () => {
   it.each(Array.from({ length: NUM_DRAWN }, (_, i) => [draw(i).slice(6).join(' '), i] as const))(
     '%s',
     async (_, index) => {
-      const directory = mkdtempSync(join(tmpdir(), 'trainer-plan-'));
+      const directory = newFolder();
       const flags = draw(index).map((flag) => (flag === DISK ? directory : flag));
       const { reports } = await runFlags(flags);
       await expectEqual(flags, reports);
       const onDisk = reports.reduce((sum, { diskBytes }) => sum + diskBytes, 0);
       expect(valueBytes(directory)).toBe(onDisk);
       expect(onDisk > 0).toBe(flags.includes(directory));
-      rmSync(directory, { recursive: true });
     },
   );
 

@@ -1,11 +1,11 @@
 // A rank records memory by phase, and the time of its collectives beside that of its device.
 
-import { appendFileSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { appendFileSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { MEMORY_TAGS } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { PrometheusText } from '../src/dashboard/prometheus.js';
 import { runJob } from '../src/launch/run-job.js';
@@ -25,7 +25,7 @@ const QUICK = `--device cpu --threads 1 --model nano --seq 16 --batch 4 --steps 
 async function statusOf(flags: string): Promise<RankStatus[]> {
   const found: RankStatus[] = [];
   const onEvent = (event: RankEvent) => event.type === 'rank' && found.push(event.status);
-  const out = join(mkdtempSync(join(tmpdir(), 'watch-')), 'run');
+  const out = join(newFolder(), 'run');
   await runFlags(`${QUICK} --out ${out} ${flags}`.split(' '), { onEvent });
   return found;
 }
@@ -132,7 +132,7 @@ describe('a run that is kept', () => {
   });
 
   it('agrees with the summary, whose peak is that of all phases', async () => {
-    const out = join(mkdtempSync(join(tmpdir(), 'watch-')), 'run');
+    const out = join(newFolder(), 'run');
     const peaks: number[] = [];
     const { reports } = await runFlags(
       `${QUICK} --strategy single --valid-fraction 0.1 --eval-every 2 --out ${out}`.split(' '),
@@ -156,7 +156,7 @@ describe('a run that is kept', () => {
 });
 
 describe('events.jsonl', () => {
-  const folder = () => join(mkdtempSync(join(tmpdir(), 'watch-')), 'run');
+  const folder = () => join(newFolder(), 'run');
   const read = (path: string): EventRecord[] =>
     readFileSync(join(path, 'events.jsonl'), 'utf8')
       .trimEnd()

@@ -2,10 +2,8 @@
 // Every pair of ranks, resharding, checkpointing and precision runs, and with SHARDWEAVE_LONG=1
 // every combination, for all steps.
 
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { expectReference, losses } from './support/expect-reference.js';
 import {
   type RunRecord,
@@ -170,10 +168,9 @@ describe('offload', () => {
   });
 
   it("micro-batches and micro-steps on disk have the reference's losses", async () => {
-    const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
+    const directory = newFolder();
     const flags = `--micro-batches 2 --offload-dir ${directory}`;
     expectReference(await offload('accum-fp32', flags), 'accum-fp32', FEW_STEPS);
-    rmSync(directory, { recursive: true });
   });
 
   it.each(['cosine-bf16', 'cosine-fp16', 'overflow-fp16'])('%s', async (name) => {
@@ -207,14 +204,13 @@ describe('fsdp', () => {
 
   it('shards at rest in host memory or on disk change no loss', async () => {
     const resident = await runShort('cosine-fp32', ['--ranks', '2']);
-    const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
+    const directory = newFolder();
     for (const flags of [['--cpu-offload'], ['--offload-dir', directory]]) {
       const record = await runShort('cosine-fp32', ['--ranks', '2', ...flags]);
       expect(losses(record)).toEqual(losses(resident));
       const optimizer = (of: RunRecord) => of.reports[0]!.peakBytes.optimizer;
       expect(optimizer(record)).toBeLessThan(optimizer(resident));
     }
-    rmSync(directory, { recursive: true });
   });
 
   // webgpu-losses.test.ts compares bf16 in micro-steps with PyTorch on WebGPU.

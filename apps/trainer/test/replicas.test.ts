@@ -1,13 +1,11 @@
 // With ddp all ranks have whole models, which stay equal: in 16 bits, where one rank overflows, and
 // on devices that round differently.
 
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { stateDict } from '@shardweave/nn';
 import type { Backend } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import type { Dataset } from '../src/data/dataset.js';
 import type { Strategy } from '../src/rank/strategies/strategy.js';
 import { tinyFlags } from './support/tiny-run.js';
@@ -16,10 +14,9 @@ import { trainOn } from './support/train-on.js';
 let root: string;
 let tiny: string;
 beforeAll(() => {
-  root = mkdtempSync(join(tmpdir(), 'trainer-replicas-'));
+  root = newFolder();
   tiny = tinyFlags(root);
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 /** Returns this rank's copy of all parameters, as text. */
 async function weightsOf({ module }: Strategy): Promise<string> {

@@ -1,8 +1,8 @@
-import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { cpSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parameterCount } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { UsageError } from '../src/errors.js';
 import { PRESETS } from '../src/model/presets.js';
@@ -17,7 +17,7 @@ const resolve = (line: string, cores = 2) =>
 const TINY = new URL('../../../tooling/reference/data/tiny', import.meta.url).pathname;
 
 function modelDirectory(config: unknown): string {
-  const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
+  const directory = newFolder();
   writeFileSync(
     join(directory, 'config.json'),
     typeof config === 'string' ? config : JSON.stringify(config),
@@ -130,14 +130,14 @@ describe('resolveConfig', () => {
   });
 
   it('takes a directory without config.json for a mistake', async () => {
-    const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
+    const directory = newFolder();
     await expect(resolve(`--model ${directory}`)).rejects.toThrow(
       /config\.json can't be used \(no such file or directory\)\. Give a directory/,
     );
   });
 
   it('finds the model in the --out of a run, and what weights there are', async () => {
-    const run = mkdtempSync(join(tmpdir(), 'trainer-'));
+    const run = newFolder();
     const model = join(run, 'model');
     cpSync(TINY, model, { recursive: true });
     const found = async (path: string) => (await resolve(`--model ${path} --seq 32`)).model;

@@ -1,10 +1,10 @@
 // These tests check what a run leaves in --offload-dir, and finds there.
 
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { openDiskStore } from '@shardweave/shard-store/node';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import type { RankEvent } from '../src/rank/events.js';
 import { parseFlags } from './support/parse-flags.js';
@@ -12,9 +12,8 @@ import { ROOT, runFlags } from './support/run-flags.js';
 
 let directory: string;
 beforeEach(() => {
-  directory = mkdtempSync(join(tmpdir(), 'trainer-rests-'));
+  directory = newFolder();
 });
-afterEach(() => rmSync(directory, { recursive: true }));
 
 const QUICK = `--device cpu --model nano --data ${ROOT}tooling/reference/data/tiny/text.txt --seq 16 --batch 12`;
 

@@ -1,13 +1,12 @@
 // A run of any strategy on any number of ranks resumes from a save of any other. All 81 pairs are
 // tested in f32, and some in 16 bits.
 
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { openData } from '../src/data/dataset.js';
 import { prepareTokens } from '../src/data/prepare-tokens.js';
@@ -40,9 +39,8 @@ const CASES = [
 
 let root: string;
 beforeAll(() => {
-  root = mkdtempSync(join(tmpdir(), 'trainer-pairs-'));
+  root = newFolder();
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 /**
  * Returns the next losses from each save in turn. One run loads them all, and the losses are those

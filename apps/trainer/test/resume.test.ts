@@ -8,17 +8,16 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
-  rmSync,
   statSync,
   truncateSync,
   unlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { openSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { UsageError } from '../src/errors.js';
 import { worstRatio } from './support/run-flags.js';
 import { lossesOf, runLine, tinyFlags, told } from './support/tiny-run.js';
@@ -27,13 +26,12 @@ let root: string;
 let directory: string;
 let tiny: string;
 beforeAll(() => {
-  root = mkdtempSync(join(tmpdir(), 'trainer-resume-'));
+  root = newFolder();
   tiny = tinyFlags(root);
 });
 beforeEach(() => {
   directory = mkdtempSync(join(root, 'case-'));
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 const run = (flags: string, options: Parameters<typeof runLine>[1] = {}) =>
   runLine(`${tiny} ${flags}`, options);

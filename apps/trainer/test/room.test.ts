@@ -1,13 +1,14 @@
 // A run that cannot fit is refused before anything is made. Close to the limit, a run that is
 // allowed works, and one that is refused would fail.
 
-import { mkdtempSync, rmSync, statfsSync } from 'node:fs';
+import { rmSync, statfsSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
 import { cpuInfo, Device, LimitError } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { UsageError } from '../src/errors.js';
 import { dryData } from '../src/plan/dry-data.js';
@@ -117,7 +118,7 @@ describe('a run that does not fit', () => {
   });
 
   it('is one beyond the disk of --offload-dir, which holds two files a value', async () => {
-    const directory = join(mkdtempSync(join(tmpdir(), 'trainer-room-')), 'to', 'come');
+    const directory = join(newFolder(), 'to', 'come');
     const flags = `--model nano --strategy offload --steps 2 --batch 2 --seq 16 --offload-dir ${directory}`;
     const config = await configOf(flags);
     const free = roomHere(config, 'cpu');

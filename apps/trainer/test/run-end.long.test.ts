@@ -3,11 +3,11 @@
 // it is left.
 
 import { spawnSync } from 'node:child_process';
-import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { chmodSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { beforeAll, describe, expect, it, vi } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { buildCommand } from './support/build-command.js';
 import { leftRun, SAVED } from './support/left-run.js';
 import { ROOT } from './support/run-flags.js';
@@ -30,10 +30,9 @@ const STARTS = {
 let root: string;
 let script: string;
 beforeAll(async () => {
-  root = mkdtempSync(join(tmpdir(), 'trainer-edges-'));
+  root = newFolder();
   script = await buildCommand('run-end-long-test');
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 /** Makes a folder in which the built command is installed, with a script of npm's that runs it. */
 function installed(name: string): string {

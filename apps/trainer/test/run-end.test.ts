@@ -1,10 +1,10 @@
 // A run that is asked to end, in a terminal that people hold: it saves, says so where somebody can
 // read it, and leaves no process. run-end.long.test.ts has the same over each transport.
 
-import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { beforeAll, describe, expect, it, vi } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { DivergedError, RankFailedError, SignalError } from '../src/errors.js';
 import { Interrupt } from '../src/interrupt.js';
 import { runRestarting } from '../src/launch/run-restarting.js';
@@ -20,11 +20,10 @@ vi.setConfig({ testTimeout: 120_000 });
 let train: string;
 let root: string;
 beforeAll(async () => {
-  root = mkdtempSync(join(tmpdir(), 'trainer-run-end-'));
+  root = newFolder();
   const script = await buildCommand('run-end-test');
   train = `${process.execPath} ${script} train ${tinyFlags(root)} --steps 100000 --save-every 100000`;
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 function folder(name: string): string {
   const cwd = join(root, name);

@@ -12,17 +12,16 @@ import {
   statSync,
   writeFileSync,
 } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { SignalError } from '../src/errors.js';
 import { Interrupt } from '../src/interrupt.js';
 import { stateOf } from '../src/saves/run-state.js';
 import { runCli } from './support/run-cli.js';
 import { tinyFlags } from './support/tiny-run.js';
 
-const root = mkdtempSync(join(tmpdir(), 'run-state-'));
-afterAll(() => rmSync(root, { recursive: true }));
+const root = newFolder();
 const [plain, saved] = [join(root, 'plain'), join(root, 'saved')];
 const FOREIGN = ['notes.txt', 'saves/game.sav'];
 

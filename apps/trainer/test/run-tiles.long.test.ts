@@ -1,11 +1,10 @@
 // A run on WebGPU that goes on has the tiles of its save, though other ones have been stored since.
 
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { fileTuningStore, openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { afterEach, expect, it, vi } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { readSave } from '../src/files/save-directory.js';
 import { lossesOf, runLine, tinyFlags } from './support/tiny-run.js';
 import { whyNoWebGpu } from './support/webgpu-adapter.js';
@@ -26,7 +25,7 @@ it.skipIf(reason !== undefined)(
   `a run that goes on takes the tiles of its save, and not those of the cache${reason ? ` (${reason})` : ''}`,
   { timeout: COLD_MS },
   async () => {
-    const root = mkdtempSync(join(tmpdir(), 'trainer-tiles-'));
+    const root = newFolder();
     vi.stubEnv('SHARDWEAVE_CACHE', join(root, 'cache'));
     const backend = await createWebGpuBackend({ gpu: openNodeGpu() });
     const { tuningKey } = backend;
@@ -48,6 +47,5 @@ it.skipIf(reason !== undefined)(
     await store.write(tuningKey, OWN!);
     const whole = await runLine(`${flags} --steps 4`.replace(out, `${out}-whole`));
     expect([...lossesOf(first), ...lossesOf(second)]).toEqual(lossesOf(whole));
-    rmSync(root, { recursive: true });
   },
 );

@@ -1,7 +1,6 @@
 // A save that fails leaves the earlier saves as they were, and its error says how it failed.
 
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { openSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
@@ -10,7 +9,8 @@ import type { CapturedModule } from '@shardweave/nn';
 import { StoreFullError } from '@shardweave/shard-store';
 import type { FileLayer } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { UsageError } from '../src/errors.js';
 import { stepsIn } from '../src/files/save-directory.js';
@@ -23,12 +23,11 @@ import { runLine, tinyFlags } from './support/tiny-run.js';
 let root: string;
 let directory: string;
 beforeAll(() => {
-  root = mkdtempSync(join(tmpdir(), 'trainer-save-failures-'));
+  root = newFolder();
 });
 beforeEach(() => {
   directory = mkdtempSync(join(root, 'case-'));
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 /** Returns half of a tensor with 40 elements. */
 function captured(rank: number): CapturedModule {

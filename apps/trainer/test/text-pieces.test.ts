@@ -5,16 +5,15 @@ import {
   appendFileSync,
   closeSync,
   constants,
-  mkdtempSync,
   openSync,
   truncateSync,
   writeFileSync,
 } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
 import fc from 'fast-check';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import {
   cutText,
   PIECE_CHARS,
@@ -215,7 +214,7 @@ describe('the token file of a text', () => {
     tokenizer: 'byte' | 'gpt2',
     change: (file: string) => void = () => {},
   ) => {
-    const directory = mkdtempSync(join(tmpdir(), 'pieces-'));
+    const directory = newFolder();
     const file = join(directory, 'text.txt');
     writeFileSync(file, bytes);
     const part = join(directory, 'part');
@@ -279,7 +278,7 @@ describe('the token file of a text', () => {
 
 it('a pipe that nobody writes to is refused, and not waited for', async ({ skip }) => {
   skip(process.platform === 'win32', 'Windows has no mkfifo');
-  const pipe = join(mkdtempSync(join(tmpdir(), 'pieces-')), 'pipe');
+  const pipe = join(newFolder(), 'pipe');
   execFileSync('mkfifo', [pipe]);
   const opened = DataBytes.open(pipe, '--data').then(
     () => 'opened',

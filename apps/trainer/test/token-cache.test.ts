@@ -6,17 +6,16 @@ import { once } from 'node:events';
 import {
   existsSync,
   mkdirSync,
-  mkdtempSync,
   readdirSync,
   statSync,
   truncateSync,
   utimesSync,
   writeFileSync,
 } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { build } from 'esbuild';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import type { CacheListing } from '../src/commands/doctor-cache.js';
 import { DataBytes } from '../src/data/data-bytes.js';
 import { prepareTokens } from '../src/data/prepare-tokens.js';
@@ -25,7 +24,6 @@ import { TOKEN_FILES, TOKEN_FORMAT, TokenFile } from '../src/data/token-file.js'
 import { UsageError } from '../src/errors.js';
 import { runCli } from './support/run-cli.js';
 
-const newDirectory = () => mkdtempSync(join(tmpdir(), 'token-cache-'));
 const HOUR_MS = 3_600_000;
 
 /** Prepares a text by the byte tokenizer; resolves with its tokens and the number of bytes read. */
@@ -66,7 +64,7 @@ function rewrite(file: string, text: string): void {
 
 describe('a file that has tokens', () => {
   it('is known again without being read, once it has rested', async () => {
-    const [cache, file] = [newDirectory(), join(newDirectory(), 'a.txt')];
+    const [cache, file] = [newFolder(), join(newFolder(), 'a.txt')];
     writeFileSync(file, 'some words');
     const clock = vi.spyOn(Date, 'now').mockReturnValue(statSync(file).ctimeMs + 1000);
     onTestFinished(() => void vi.restoreAllMocks());
@@ -79,7 +77,7 @@ describe('a file that has tokens', () => {
   });
 
   it('is another one when it was edited, though its size and mtime are the same', async () => {
-    const [cache, file] = [newDirectory(), join(newDirectory(), 'a.txt')];
+    const [cache, file] = [newFolder(), join(newFolder(), 'a.txt')];
     writeFileSync(file, 'some words');
     utimesSync(file, 1_700_000_000, 1_700_000_000);
     vi.spyOn(Date, 'now').mockReturnValue(Date.now() + HOUR_MS);
@@ -94,7 +92,7 @@ describe('a file that has tokens', () => {
   });
 
   it('is not known by a stamp of the tick in which it may change again', async () => {
-    const [directory, file] = [newDirectory(), join(newDirectory(), 'a.txt')];
+    const [directory, file] = [newFolder(), join(newFolder(), 'a.txt')];
     writeFileSync(file, 'a');
     await using data = await DataBytes.open(file, '--data');
     const stamp = (await data.stamp())!;
@@ -111,7 +109,7 @@ describe('a file that has tokens', () => {
   });
 
   it('is read once where its size is new', async () => {
-    const [cache, directory] = [newDirectory(), newDirectory()];
+    const [cache, directory] = [newFolder(), newFolder()];
     for (const text of ['a', 'bc', 'def']) {
       writeFileSync(join(directory, 'a.txt'), text);
       const { numRead } = await prepared(join(directory, 'a.txt'), cache);
@@ -135,7 +133,7 @@ function put(cache: string, key: string, { bytes, hours }: { bytes: number; hour
 
 describe('the bound', () => {
   it('takes what was used least recently, and nothing that a run uses', async () => {
-    const directory = newDirectory();
+    const directory = newFolder();
     for (const [key, hours] of [
       ['old', 9],
       ['used', 8],
@@ -160,7 +158,7 @@ describe('the bound', () => {
   });
 
   it('is that of SHARDWEAVE_CACHE_MAXSIZE, and held when tokens are made', async () => {
-    const [cache, file] = [newDirectory(), join(newDirectory(), 'a.txt')];
+    const [cache, file] = [newFolder(), join(newFolder(), 'a.txt')];
     writeFileSync(file, 'words');
     put(cache, 'old', { bytes: 2_000_000, hours: 9 });
     vi.stubEnv('SHARDWEAVE_CACHE_MAXSIZE', '1 MB');
@@ -176,7 +174,7 @@ describe('the bound', () => {
 
 describe('doctor', () => {
   it('lists the cache, and clears what no run uses', async () => {
-    const directory = newDirectory();
+    const directory = newFolder();
     put(directory, 'old', { bytes: 3_000_000, hours: 9 });
     put(directory, 'used', { bytes: 2_000_000, hours: 8 });
     mkdirSync(join(directory, 'tokens/0123.abcd.part')); // as an earlier version left it
@@ -206,9 +204,9 @@ describe('doctor', () => {
 });
 
 it('what a killed process was making is removed by the next, and what it used is free', async () => {
-  const directory = newDirectory();
+  const directory = newFolder();
   put(directory, 'used', { bytes: 10, hours: 1 });
-  const program = join(newDirectory(), 'maker.mjs');
+  const program = join(newFolder(), 'maker.mjs');
   await build({
     entryPoints: [new URL('support/token-maker.ts', import.meta.url).pathname],
     outfile: program,
@@ -241,7 +239,7 @@ it('what a killed process was making is removed by the next, and what it used is
 });
 
 it('a cache that can not be written serves what it has, and says so where it has nothing', async () => {
-  const file = join(newDirectory(), 'file');
+  const file = join(newFolder(), 'file');
   writeFileSync(file, '');
   await using cache = await TokenCache.open(file);
   expect(await cache.use('key')).toBeUndefined();

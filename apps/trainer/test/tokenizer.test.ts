@@ -1,13 +1,13 @@
 // Tokenizers of real models are compared with a build of the Rust library that their authors used,
 // and their chat templates with texts worked out by hand.
 
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { Tokenizer as RustTokenizer } from '@anush008/tokenizers';
 import { Template } from '@huggingface/jinja';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import type { Conversation } from '../src/data/chat-template.js';
 import { encodeParts } from '../src/data/encode-parts.js';
 import { readDocument } from '../src/data/line-shapes.js';
@@ -392,7 +392,7 @@ describe('a model directory', () => {
   });
 
   it('a directory that can not be used is refused in a sentence', async () => {
-    const empty = mkdtempSync(join(tmpdir(), 'trainer-'));
+    const empty = newFolder();
     await expect(loadTokenizer('model', empty)).rejects.toThrow(UsageError);
     await expect(loadTokenizer('model', empty)).rejects.toThrow(
       /tokenizer\.json can't be used \(no such file or directory\)\. Give a model directory/,

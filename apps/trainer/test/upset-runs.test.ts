@@ -1,16 +1,15 @@
 // These tests do to a run that has ended or is at work what people do, and check what the run then
 // says.
 
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { lockDirectory, nodeFiles } from '@shardweave/shard-store/node';
-import { afterAll, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { runCli } from './support/run-cli.js';
 import { tinyFlags } from './support/tiny-run.js';
 
-const root = mkdtempSync(join(tmpdir(), 'upset-'));
-afterAll(() => rmSync(root, { recursive: true }));
+const root = newFolder();
 const train = `train ${tinyFlags(root)} --strategy single`;
 const run = (line: string, options: Parameters<typeof runCli>[1] = {}) =>
   runCli(line.split(' '), options);

@@ -15,7 +15,8 @@ import {
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { createHostStore } from '@shardweave/shard-store';
 import { describe, expect, it } from 'vitest';
-import { held, newDirectory, tensor, wanted } from './support/saves.js';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { held, tensor, wanted } from './support/saves.js';
 
 const WEIGHT = tensor('weight', [3, 100_001]);
 const BIAS = tensor('bias', [7]);
@@ -61,7 +62,7 @@ async function expectWhole(store: Parameters<typeof openSave>[0]): Promise<void>
 
 describe('a directory', () => {
   it('takes the file, and writes the rest', async () => {
-    const [from, to] = [await newDirectory(), await newDirectory()];
+    const [from, to] = [newFolder(), newFolder()];
     const store = pieceDirectory(to);
     await writeSave(store, { pieces: await pieces(from) });
     await expectWhole(store);
@@ -83,7 +84,7 @@ describe('a directory', () => {
   });
 
   it('a directory on another device takes a copy', async () => {
-    const [from, to] = [await newDirectory(), await newDirectory()];
+    const [from, to] = [newFolder(), newFolder()];
     const store = pieceDirectory(to);
     await writeSave(store, { pieces: await pieces(from, async () => false) });
     await expectWhole(store);
@@ -91,7 +92,7 @@ describe('a directory', () => {
   });
 
   it('gives back what it took where the part fails', async () => {
-    const [from, to] = [await newDirectory(), await newDirectory()];
+    const [from, to] = [newFolder(), newFolder()];
     const store = pieceDirectory(to);
     const read = async () => {
       throw new Error('lost');
@@ -110,6 +111,6 @@ describe('a directory', () => {
 
 it('host memory copies it', async () => {
   const store = piecesIn(createHostStore());
-  await writeSave(store, { pieces: await pieces(await newDirectory()) });
+  await writeSave(store, { pieces: await pieces(newFolder()) });
   await expectWhole(store);
 });

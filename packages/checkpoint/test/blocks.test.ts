@@ -14,7 +14,7 @@ import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { createHostStore } from '@shardweave/shard-store';
 import { cachedBytes, whyNotPastCache } from '@shardweave/shard-store/testing-node';
 import { expect, it } from 'vitest';
-import { newDirectory } from './support/saves.js';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 
 const PAGE = 4096;
 const BLOCK = 4 * 2 ** 20;
@@ -87,7 +87,7 @@ const unseen = await whyNotPastCache();
 it.skipIf(unseen)(
   `a directory hands them to the disk${unseen === undefined ? '' : ` (${unseen})`}`,
   async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const { files } = await writePart(pieceDirectory(directory), pieces(), NAMES);
     const [[name]] = Object.entries(files) as [[string, number]];
     // What is behind the last block goes through the page cache, and so do short blocks.
@@ -96,7 +96,7 @@ it.skipIf(unseen)(
 );
 
 it('a directory has the bytes one after another, and says where each tensor lies', async () => {
-  const directory = await newDirectory();
+  const directory = newFolder();
   const { files, tensors } = await writePart(pieceDirectory(directory), pieces(), NAMES);
   const [[name, byteLength]] = Object.entries(files) as [[string, number]];
   expect(byteLength).toBe(WHOLE.byteLength);

@@ -6,7 +6,8 @@ import { join } from 'node:path';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';
 import { expect, it } from 'vitest';
-import { expectSaved, newDirectory, save, tensor } from './support/saves.js';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { expectSaved, save, tensor } from './support/saves.js';
 
 const state = (seed: number) => [
   tensor('weight', [40], { seed }),
@@ -36,7 +37,7 @@ async function forgetOwner(directory: string): Promise<void> {
 }
 
 it('a crash at each call of a save over a save leaves one of the two whole', async () => {
-  const directory = await newDirectory();
+  const directory = newFolder();
   const store = pieceDirectory(directory);
   await save(store, state(0));
   let last = 0;
@@ -62,7 +63,7 @@ it('a crash at each call of a save over a save leaves one of the two whole', asy
 
 it('data and its names are on the device before the index tells of them', async () => {
   const { files, calls } = dyingAfter(Number.POSITIVE_INFINITY);
-  await save(pieceDirectory(await newDirectory(), { files }), state(1));
+  await save(pieceDirectory(newFolder(), { files }), state(1));
   const rename = calls.indexOf('rename');
   const before = calls.slice(0, rename);
   // These are two parts and the index.

@@ -6,14 +6,15 @@ import { CheckpointCorruptError, openSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import fc from 'fast-check';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { expectSaved, model, newDirectory, save, type Values, wanted } from './support/saves.js';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { expectSaved, model, save, type Values, wanted } from './support/saves.js';
 
 const tensors = model(1);
 let directory = '';
 let pieceFiles: string[] = [];
 
 beforeAll(async () => {
-  directory = await newDirectory();
+  directory = newFolder();
   await save(pieceDirectory(directory), tensors);
   pieceFiles = (await readdir(directory)).filter((name) => name.endsWith('.pieces')).sort();
 });

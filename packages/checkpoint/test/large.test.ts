@@ -14,7 +14,8 @@ import {
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { createHostStore } from '@shardweave/shard-store';
 import { expect, it } from 'vitest';
-import { newDirectory, tensor, wanted } from './support/saves.js';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { tensor, wanted } from './support/saves.js';
 
 const FAR = 5 * 2 ** 30 + 4;
 
@@ -49,7 +50,7 @@ it('a tensor of 5 GiB has its last piece where the others end', async () => {
 });
 
 it('a directory writes and reads there', async () => {
-  const directory = await newDirectory();
+  const directory = newFolder();
   const store = pieceDirectory(directory);
   const values = tensor('weight', [1000]);
   const bytes = new Uint8Array(values.values.buffer);

@@ -17,7 +17,8 @@ import { createHostStore } from '@shardweave/shard-store';
 import { type FileLayer, nodeFiles, type OpenFile } from '@shardweave/shard-store/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';
 import { expect, it } from 'vitest';
-import { expectSaved, held, newDirectory, save, shareOf, tensor, wanted } from './support/saves.js';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { expectSaved, held, save, shareOf, tensor, wanted } from './support/saves.js';
 
 const model = (seed: number) => [
   tensor('0.weight', [3, 100], { seed }),
@@ -36,7 +37,7 @@ const placeIn = (directory: string) => pieceDirectory(directory, { files: FILES 
 
 /** Loads a save whose directory is replaced by another one ahead of file call `position`. */
 async function loadWhile(position: number) {
-  const directory = await newDirectory();
+  const directory = newFolder();
   const store = placeIn(directory);
   await save(store, model(1), { step: 1 });
   let numCalls = 0;
@@ -72,7 +73,7 @@ it('a load that is overtaken by a save at any of its calls has one save or the o
 });
 
 it('a save that was replaced says so, and a file that is missing is damage', async () => {
-  const store = placeIn(await newDirectory());
+  const store = placeIn(newFolder());
   await save(store, model(1));
   const found = await openSave(store);
   const pieces = model(1).map((each) => wanted(each).piece);
@@ -87,7 +88,7 @@ it('a save that was replaced says so, and a file that is missing is damage', asy
 });
 
 it('ranks with a directory each keep the save and the one before, and load through firstOf', async () => {
-  const directories = [await newDirectory(), await newDirectory()];
+  const directories = [newFolder(), newFolder()];
   const stores = directories.map((directory) => placeIn(directory));
   for (let seed = 0; seed < 5; seed++) {
     const session = await beginSave(stores[0]!);
@@ -108,7 +109,7 @@ it('ranks with a directory each keep the save and the one before, and load throu
 });
 
 it('files of saves that were killed are gone when the next save begins', async () => {
-  const directory = await newDirectory();
+  const directory = newFolder();
   const store = placeIn(directory);
   await save(store, model(1));
   const session = await beginSave(store);

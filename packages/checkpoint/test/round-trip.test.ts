@@ -20,11 +20,11 @@ import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { createHostStore } from '@shardweave/shard-store';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import {
   expectSaved,
   held,
   model,
-  newDirectory,
   PLACES,
   save,
   shareOf,
@@ -205,7 +205,7 @@ it('floats are converted on the way in', async () => {
 
 describe('files that nobody sees all of', () => {
   it('come from several directories, each with its own part', async () => {
-    const stores = [await newDirectory(), await newDirectory()].map((path) => pieceDirectory(path));
+    const stores = [newFolder(), newFolder()].map((path) => pieceDirectory(path));
     const [first, second] = stores as [(typeof stores)[0], (typeof stores)[0]];
     const tensors = model(3);
     const session = await beginSave(first);

@@ -3,10 +3,9 @@
 
 import { type ChildProcess, fork, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { bundleProgram } from './support/bundle-program.js';
 import { freePort } from './support/free-port.js';
 import type { ManyRanks } from './support/many-ranks.js';
@@ -16,7 +15,7 @@ const WORLD_SIZE = 64;
 const NUM_PROCESSES = 4;
 const NUM_BUSY = 4;
 
-const folder = mkdtempSync(join(tmpdir(), 'collectives-held-'));
+const folder = newFolder();
 const script = join(folder, 'many-ranks.mjs');
 const children: ChildProcess[] = [];
 
@@ -24,7 +23,6 @@ afterAll(() => {
   for (const child of children) {
     child.kill('SIGKILL');
   }
-  rmSync(folder, { recursive: true, force: true });
 });
 
 interface Report {

@@ -3,20 +3,18 @@
 // an environment of its own.
 
 import { promises } from 'node:dns';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type EnvVariables, initProcessGroup, LaunchError } from '@shardweave/collectives/launch';
-import { afterAll, describe, expect, it, vi } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { freePort } from './support/free-port.js';
 
 const SECRET = 'made by the launcher';
-const folder = mkdtempSync(join(tmpdir(), 'launch-'));
+const folder = newFolder();
 const secretFile = join(folder, 'secret');
 writeFileSync(secretFile, `${SECRET}\n`);
-
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 function byHand(rank: number, more: EnvVariables): EnvVariables {
   return { RANK: String(rank), WORLD_SIZE: '2', ...more };

@@ -2,25 +2,23 @@
 // agree where they must, and each container's command forms a group when network namespaces stand
 // in for the pods and know each other by the names that the Service would give them.
 
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import { parseAllDocuments } from 'yaml';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { bundleProgram } from './support/bundle-program.js';
 import { createLan, lanProblem } from './support/netns.js';
 import { programResult } from './support/run-program.js';
 
 const LIMIT_MS = 40_000;
 const examples = new URL('../../../examples/', import.meta.url);
-const folder = mkdtempSync(join(tmpdir(), 'pods-'));
+const folder = newFolder();
 
 beforeAll(async () => {
   writeFileSync(join(folder, 'secret'), 'of the Kubernetes Secret\n');
   await bundleProgram(new URL('all-reduce.mjs', examples), join(folder, 'all-reduce.mjs'));
 });
-
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 interface Variable {
   readonly name: string;

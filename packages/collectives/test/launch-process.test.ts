@@ -3,11 +3,11 @@
 // on two hosts.
 
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { printedLosses } from '../../../tooling/test-kit/printed-losses.js';
 import { bundleProgram } from './support/bundle-program.js';
 import { freePort } from './support/free-port.js';
@@ -15,7 +15,7 @@ import { createLan, lanProblem } from './support/netns.js';
 import { programResult } from './support/run-program.js';
 
 const LIMIT_MS = 40_000;
-const folder = mkdtempSync(join(tmpdir(), 'launch-'));
+const folder = newFolder();
 const program = join(folder, 'all-reduce.mjs');
 const training = join(folder, 'two-machines.mjs');
 const secretFile = join(folder, 'secret');
@@ -34,7 +34,6 @@ afterAll(() => {
   for (const child of running) {
     child.kill('SIGKILL');
   }
-  rmSync(folder, { recursive: true, force: true });
 });
 
 type Variables = Readonly<Record<string, string>>;

@@ -2,18 +2,17 @@
 // end in every way, and what happens only where ranks run at the same time.
 
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type Transferable, Worker } from 'node:worker_threads';
 import { createShmJob, type ShmJobOptions } from '@shardweave/collectives/shm';
 import { conformanceCases } from '@shardweave/collectives/testing';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { bundleProgram } from './support/bundle-program.js';
 import { shmSkips } from './support/shm-harness.js';
 import type { Ending, ThreadOptions } from './support/shm-thread.js';
 
-const folder = mkdtempSync(join(tmpdir(), 'collectives-'));
+const folder = newFolder();
 const script = join(folder, 'thread.mjs');
 const running: Worker[] = [];
 
@@ -24,8 +23,6 @@ beforeAll(async () => {
 afterEach(async () => {
   await Promise.all(running.splice(0).map((worker) => worker.terminate()));
 });
-
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 /** Starts a thread for each rank, each with its handle. */
 function startAll(

@@ -4,19 +4,17 @@
 import type { ChildProcess } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { beforeAll, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { bundleProgram } from './support/bundle-program.js';
 import { createSlowLan, lanProblem } from './support/netns.js';
 
 const NUM_RANKS = 3;
-const folder = mkdtempSync(join(tmpdir(), 'slow-path-'));
+const folder = newFolder();
 const script = join(folder, 'slow-rank.mjs');
 
 beforeAll(() => bundleProgram(new URL('support/slow-rank.ts', import.meta.url), script));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 /** Resolves with the next word of a process. */
 async function hears<Word>(child: ChildProcess): Promise<Word> {

@@ -3,14 +3,14 @@
 
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { chmodSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
+import { afterEach, beforeAll, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { bundleProgram } from './support/bundle-program.js';
 import { createLan, lanProblem } from './support/netns.js';
 
-const folder = mkdtempSync(join(tmpdir(), 'stranger-relay-'));
+const folder = newFolder();
 const relayScript = join(folder, 'stranger-relay.mjs');
 const rankScript = join(folder, 'slow-rank.mjs');
 const PORT = 20_123;
@@ -27,8 +27,6 @@ afterEach(() => {
     child.kill('SIGKILL');
   }
 });
-
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 interface Word {
   readonly type: string;

@@ -2,10 +2,10 @@
 // many at a time, and for how long, and by what a job's limits are set.
 
 import { EventEmitter } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { limitsFor } from '../src/sockets/limits.js';
 import { securityOf } from '../src/sockets/listen-security.js';
 import { maxOpenFiles } from '../src/sockets/max-open-files.js';
@@ -132,7 +132,7 @@ describe('the limits of a job', () => {
   });
 
   it('know the files that may be open as the system tells them', () => {
-    const folder = mkdtempSync(join(tmpdir(), 'limits-'));
+    const folder = newFolder();
     const tell = (limit: string) => {
       const path = join(folder, 'limits');
       writeFileSync(

@@ -3,13 +3,12 @@
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { SeededRandom } from '@shardweave/collectives/testing';
 import { connectWs } from '@shardweave/collectives/ws';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { bundleProgram } from './support/bundle-program.js';
 import { beginFirst } from './support/first-rank.js';
 import { helloOf, joinRaw, rawConnection } from './support/raw-rank.js';
@@ -21,7 +20,7 @@ const NUM_SOCKETS = 24;
 /** The memory that the listener may take during the attack: buffers of connections, and garbage. */
 const MAX_GROWTH_MIB = 120;
 
-const folder = mkdtempSync(join(tmpdir(), 'ws-fuzz-'));
+const folder = newFolder();
 const script = join(folder, 'rank.mjs');
 let child: ChildProcess | undefined;
 
@@ -31,7 +30,6 @@ beforeAll(async () => {
 
 afterAll(() => {
   child?.kill('SIGKILL');
-  rmSync(folder, { recursive: true, force: true });
 });
 
 const POOL_BYTES = 2 ** 17;

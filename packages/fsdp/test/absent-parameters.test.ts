@@ -59,8 +59,8 @@ function withAuxiliary({ device, group }: Rank) {
   return { part, wrapped, model };
 }
 
-it.each([1, 2])('a loss that is returned trains, world size %i', async (worldSize) => {
-  await onRanks(worldSize, async (rank) => {
+it.each([1, 2])('a loss that is returned trains, world size %i', (worldSize) =>
+  onRanks(worldSize, async (rank) => {
     const { model, part, wrapped } = withAuxiliary(rank);
     part.isReturning = true;
     await rank.device.scope(async () => {
@@ -68,11 +68,11 @@ it.each([1, 2])('a loss that is returned trains, world size %i', async (worldSiz
       await auxiliary!.backward();
     });
     expect(wrapped.units[0]!.flat.grad).toBeDefined();
-  });
-});
+  }),
+);
 
-it('a loss kept in a field is an error that says why', async () => {
-  await onRanks(2, async (rank) => {
+it('a loss kept in a field is an error that says why', () =>
+  onRanks(2, async (rank) => {
     const { model, part } = withAuxiliary(rank);
     await rank.device.scope(async () => {
       await model.call(inputs(rank.device, { first: 0, count: 2 }));
@@ -82,11 +82,10 @@ it('a loss kept in a field is an error that says why', async () => {
       );
       part.kept!.dispose();
     });
-  });
-});
+  }));
 
-it('a wrapped list, which nobody calls, is an error that says so', async () => {
-  await onRanks(2, async ({ device, group }) => {
+it('a wrapped list, which nobody calls, is an error that says so', () =>
+  onRanks(2, async ({ device, group }) => {
     const inner = layer(device);
     const list = wrapIn({ group })(new ModuleList(device, [inner]), 'list');
     await list.initialize();
@@ -94,5 +93,4 @@ it('a wrapped list, which nobody calls, is an error that says so', async () => {
     await expect(device.scope(() => inner.call(x))).rejects.toThrow(
       /'list' .* wrapped list is never called: wrap the modules in it/,
     );
-  });
-});
+  }));

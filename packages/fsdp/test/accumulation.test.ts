@@ -16,8 +16,8 @@ import { shardedGpt2 } from './support/sharding.js';
 
 const WORLD_SIZE = 2;
 
-it('noSync of sibling roots in a plain module adds up as their own backwards do', async () => {
-  await onRanks(WORLD_SIZE, async ({ device, group, rank }) => {
+it('noSync of sibling roots in a plain module adds up as their own backwards do', () =>
+  onRanks(WORLD_SIZE, async ({ device, group, rank }) => {
     const wrap = () => new FullyShardedDataParallel(layer(device), { processGroup: group });
     const roots = [wrap(), wrap()] as const;
     const model = new Stack(device, roots);
@@ -42,22 +42,20 @@ it('noSync of sibling roots in a plain module adds up as their own backwards do'
       expect(norm).toBeCloseTo(separate[i]!, 6);
       expect(norm).toBeGreaterThan(0);
     });
-  });
-});
+  }));
 
-it('two synchronized backwards without a step add up, as do their norms', async () => {
-  await onRanks(WORLD_SIZE, async (rank) => {
+it('two synchronized backwards without a step add up, as do their norms', () =>
+  onRanks(WORLD_SIZE, async (rank) => {
     const { model } = shardedGpt2(rank);
     const rows = { batch: WORLD_SIZE, first: rank.rank, count: 1 };
     await forwardBackward(rank.device, model, 0, rows);
     const once = await gradNorm(model);
     await forwardBackward(rank.device, model, 0, rows);
     expect(await gradNorm(model)).toBeCloseTo(2 * once, 5);
-  });
-});
+  }));
 
-it('refuses noSync on an inner instance and a forward inside summon', async () => {
-  await onRanks(WORLD_SIZE, async (rank) => {
+it('refuses noSync on an inner instance and a forward inside summon', () =>
+  onRanks(WORLD_SIZE, async (rank) => {
     const { model } = shardedGpt2(rank);
     const rows = { batch: WORLD_SIZE, first: rank.rank, count: 1 };
     await forwardBackward(rank.device, model, 0, rows);
@@ -70,5 +68,4 @@ it('refuses noSync on an inner instance and a forward inside summon', async () =
     ).rejects.toThrow(/forward: expected state .*summonFullParams/);
     model.assertState('idle');
     await forwardBackward(rank.device, model, 1, rows); // The model still trains.
-  });
-});
+  }));

@@ -90,8 +90,8 @@ const DIFFERENCES: readonly (readonly [
   [{}, { flattenParameters: false }, 'flattenParameters: true', 'flattenParameters: false'],
 ];
 
-it.each(DIFFERENCES)('options %j, on rank 1 alone %j', IN_TIME, async (all, one, first, other) => {
-  await onRanks(2, async (rank) => {
+it.each(DIFFERENCES)('options %j, on rank 1 alone %j', IN_TIME, (all, one, first, other) =>
+  onRanks(2, async (rank) => {
     const model = made(rank, { options: { ...all, ...(rank.rank === 1 ? one : {}) } });
     const message = await refusalOf(model);
     expect(message).toContain(
@@ -99,38 +99,38 @@ it.each(DIFFERENCES)('options %j, on rank 1 alone %j', IN_TIME, async (all, one,
     );
     expect(rank.device.memory().live).toMatchObject({ gathered: 0, staging: 0 });
     await rank.group.barrier(); // The group goes on.
-  });
-});
+  }),
+);
 
-it('the last of three ranks', IN_TIME, async () => {
-  await onRanks(3, async (rank) => {
+it('the last of three ranks', IN_TIME, () =>
+  onRanks(3, async (rank) => {
     const options = rank.rank === 2 ? { reshardAfterForward: false } : {};
     const message = await refusalOf(made(rank, { options }));
     expect(message).toContain('true on rank 0 and reshardAfterForward: false on rank 2, of');
-  });
-});
+  }),
+);
 
-it('the root of one rank', IN_TIME, async () => {
-  await onRanks(2, async (rank) => {
+it('the root of one rank', IN_TIME, () =>
+  onRanks(2, async (rank) => {
     const root = { gradientPredivideFactor: 1 + rank.rank };
     const message = await refusalOf(made(rank, { options: { gradientPredivideFactor: 1 } }, root));
     expect(message).toContain('on rank 0 and gradientPredivideFactor: 2 on rank 1');
     expect(message).toContain("of instance 'root'");
-  });
-});
+  }),
+);
 
-it('another shape on one rank', IN_TIME, async () => {
-  await onRanks(2, async (rank) => {
+it('another shape on one rank', IN_TIME, () =>
+  onRanks(2, async (rank) => {
     const wide = new Linear(rank.device, { inFeatures: 6, outFeatures: 7 });
     const message = await refusalOf(made(rank, rank.rank === 1 ? { module: wide } : {}));
     expect(message).toContain(
       'inner of 36 + 6 in f32 on rank 0 and flat parameters: inner of 42 + 7 in f32',
     );
-  });
-});
+  }),
+);
 
-it('an instance that only one rank has', IN_TIME, async () => {
-  await onRanks(2, async (rank) => {
+it('an instance that only one rank has', IN_TIME, () =>
+  onRanks(2, async (rank) => {
     const { device, group } = rank;
     const module = layer(device);
     const second = { processGroup: group, name: 'second' };
@@ -138,8 +138,8 @@ it('an instance that only one rank has', IN_TIME, async () => {
     const stack = new Stack(device, [part]);
     const model = new FullyShardedDataParallel(stack, { processGroup: group, name: 'root' });
     expect(await refusalOf(model)).toMatch(/on rank 0 and .* on rank 1, of instance 'root'/);
-  });
-});
+  }),
+);
 
 it.each([0, 1, 2, 3])(
   'rank %i of two replicas of two: all four learn of it',
@@ -158,35 +158,34 @@ it.each([0, 1, 2, 3])(
   },
 );
 
-it('a replica whose ranks agree only among themselves', IN_TIME, async () => {
-  await onRanks(4, async (rank) => {
+it('a replica whose ranks agree only among themselves', IN_TIME, () =>
+  onRanks(4, async (rank) => {
     const processGroup = await rank.group.split(rank.rank >> 1);
     const replicateGroup = await rank.group.split(rank.rank & 1);
     const options = { gradientPredivideFactor: rank.rank < 2 ? 2 : 4 };
     const message = await refusalOf(made(rank, { options }, { processGroup, replicateGroup }));
     expect(message).toContain('on replica 0 and gradientPredivideFactor: 4 on replica 1, of');
-  });
-});
+  }),
+);
 
-it('experts of one group: the ranks of the other groups learn of it too', IN_TIME, async () => {
-  await onRanks(4, async (rank) => {
+it('experts of one group: the ranks of the other groups learn of it too', IN_TIME, () =>
+  onRanks(4, async (rank) => {
     const processGroup = await rank.group.split(rank.rank >> 1);
     const options = { processGroup, reshardAfterForward: rank.rank !== 3 };
     const message = await refusalOf(made(rank, { options }));
     expect(message).toContain('true on rank 0 and reshardAfterForward: false on rank 1, of');
-  });
-});
+  }),
+);
 
-it('experts with different options, each over a group of its own', async () => {
-  await onRanks(2, async (rank) => {
+it('experts with different options, each over a group of its own', () =>
+  onRanks(2, async (rank) => {
     const processGroup = await rank.group.split(rank.rank);
     const options = { processGroup, name: `expert ${rank.rank}`, bucketCapMb: rank.rank };
     await trainOnce(made(rank, { options }), rowsOf(rank));
-  });
-});
+  }));
 
-it('options that may differ by rank', async () => {
-  await onRanks(2, async (rank) => {
+it('options that may differ by rank', () =>
+  onRanks(2, async (rank) => {
     const isFirst = rank.rank === 0;
     const options = {
       verbose: isFirst,
@@ -195,11 +194,10 @@ it('options that may differ by rank', async () => {
       allowResetParameters: isFirst,
     } as const;
     await trainOnce(made(rank, { options }), rowsOf(rank));
-  });
-});
+  }));
 
-it('costs a gather of sixteen bytes a rank, once: of options, and of the numeric class', async () => {
-  await onRanks(2, async (rank) => {
+it('costs a gather of sixteen bytes a rank, once: of options, and of the numeric class', () =>
+  onRanks(2, async (rank) => {
     const seen: CollectiveTrace[] = [];
     const model = made(rank, {});
     rank.group.onTrace = (trace) => seen.push(trace);
@@ -209,5 +207,4 @@ it('costs a gather of sixteen bytes a rank, once: of options, and of the numeric
     seen.length = 0;
     await trainOnce(model, rowsOf(rank));
     expect(seen.filter(({ tag }) => tag === 'options')).toEqual([]);
-  });
-});
+  }));

@@ -109,8 +109,8 @@ it('visits children first, each module once, one at a time, and no wrapper', asy
   });
 });
 
-it('gathers only the instances around a module, and restores them when a visit throws', async () => {
-  await onRanks(2, async ({ device, group }) => {
+it('gathers only the instances around a module, and restores them when a visit throws', () =>
+  onRanks(2, async ({ device, group }) => {
     const wrap = wrapIn({ group });
     const units = [1, 2, 3].map(() => wrap(layer(device)));
     const model = wrap(new Stack(device, [...units, layer(device)]));
@@ -128,11 +128,10 @@ it('gathers only the instances around a module, and restores them when a visit t
     expectIdle(model);
     expect(device.memory().live.gathered).toBe(0);
     expect(await weightsOf(model)).toEqual(before);
-  });
-});
+  }));
 
-it('apply of a module inside makes it no root, and is refused inside summon and forward', async () => {
-  await onRanks(2, async ({ device, group, rank }) => {
+it('apply of a module inside makes it no root, and is refused inside summon and forward', () =>
+  onRanks(2, async ({ device, group, rank }) => {
     const wrap = wrapIn({ group });
     const inner = wrap(layer(device));
     const model = wrap(new Stack(device, [inner, layer(device)]));
@@ -147,8 +146,7 @@ it('apply of a module inside makes it no root, and is refused inside summon and 
       },
     });
     await device.noGrad(() => model.call(inputs(device, { first: rank, count: 1 })));
-  });
-});
+  }));
 
 describe('resetParameters', () => {
   it('works inside summon where it is allowed, and what it makes lasts', async () => {
@@ -168,8 +166,8 @@ describe('resetParameters', () => {
     });
   });
 
-  it('is refused where it is not allowed, outside of summon, and where only the outer is summoned', async () => {
-    await onRanks(2, async ({ device, group }) => {
+  it('is refused where it is not allowed, outside of summon, and where only the outer is summoned', () =>
+    onRanks(2, async ({ device, group }) => {
       const make = (allowResetParameters: boolean) => {
         const options = { processGroup: group, allowResetParameters };
         const wrap: Wrap = (module) => new FullyShardedDataParallel(module, options);
@@ -188,6 +186,5 @@ describe('resetParameters', () => {
         recurse: false,
       });
       expect(await weightsOf(allowed)).toEqual(before);
-    });
-  });
+    }));
 });

@@ -79,8 +79,8 @@ const reductions = (group: ProcessGroup) => group.stats().reduceScatters;
 const names = ({ results }: Bench) => results.map(({ name }) => name);
 
 describe.each([0, 0.25 * MIB])('a cap of %i bytes', (capBytes) => {
-  it.each([1, 262_144])('sums of gradients of %i elements a rank are right', async (length) => {
-    await onRanks(2, async (rank) => {
+  it.each([1, 262_144])('sums of gradients of %i elements a rank are right', (length) =>
+    onRanks(2, async (rank) => {
       const it = await bench(rank, capBytes);
       it.add('x', length);
       it.add('yy', length);
@@ -89,15 +89,15 @@ describe.each([0, 0.25 * MIB])('a cap of %i bytes', (capBytes) => {
       expectSums(it, rank, { x: length, yy: length });
       const isShared = capBytes > 0 && length === 1;
       expect(reductions(rank.group)).toBe(isShared ? 1 : 2);
-    });
-  });
+    }),
+  );
 });
 
 describe('a bucketer with room for 8 elements a rank', () => {
   const capBytes = (rank: Rank) => 8 * F32 * rank.worldSize;
 
-  it('starts nothing while there is room, then the full buckets, with results in order', async () => {
-    await onRanks(3, async (rank) => {
+  it('starts nothing while there is room, then the full buckets, with results in order', () =>
+    onRanks(3, async (rank) => {
       const it = await bench(rank, capBytes(rank));
       it.add('a', 3);
       it.add('bb', 4);
@@ -111,11 +111,10 @@ describe('a bucketer with room for 8 elements a rank', () => {
       expect(reductions(rank.group)).toBe(2);
       // Only the filled part went over the wire, to two other ranks.
       expect(rank.group.stats().bytesSent).toBe(2 * (3 + 4 + 2) * F32);
-    });
-  });
+    }));
 
-  it('takes a gradient that exactly fills the bucket, and starts it', async () => {
-    await onRanks(2, async (rank) => {
+  it('takes a gradient that exactly fills the bucket, and starts it', () =>
+    onRanks(2, async (rank) => {
       const it = await bench(rank, capBytes(rank));
       it.add('a', 5);
       it.add('bb', 3);
@@ -127,11 +126,10 @@ describe('a bucketer with room for 8 elements a rank', () => {
       expect(names(it)).toEqual(['a', 'bb', 'ccc', 'whole']);
       expectSums(it, rank, { a: 5, bb: 3, ccc: 1, whole: 8 });
       expect(reductions(rank.group)).toBe(3);
-    });
-  });
+    }));
 
-  it('a large gradient overtakes small ones that wait, which still share a bucket', async () => {
-    await onRanks(2, async (rank) => {
+  it('a large gradient overtakes small ones that wait, which still share a bucket', () =>
+    onRanks(2, async (rank) => {
       const it = await bench(rank, capBytes(rank));
       it.add('a', 2);
       it.add('large', 9);
@@ -141,22 +139,20 @@ describe('a bucketer with room for 8 elements a rank', () => {
       expect(names(it)).toEqual(['large', 'a', 'bb']);
       expectSums(it, rank, { large: 9, a: 2, bb: 2 });
       expect(reductions(rank.group)).toBe(2);
-    });
-  });
+    }));
 
-  it('a gradient that asks for no bucket starts at once and alone', async () => {
-    await onRanks(2, async (rank) => {
+  it('a gradient that asks for no bucket starts at once and alone', () =>
+    onRanks(2, async (rank) => {
       const it = await bench(rank, capBytes(rank));
       it.add('a', 2);
       it.add('alone', 2, { isBucketed: false });
       expect(it.bucketer.numStarted).toBe(1);
       await it.bucketer.finish();
       expect(names(it)).toEqual(['alone', 'a']);
-    });
-  });
+    }));
 
-  it('flushing an empty bucket does nothing, before and after gradients', async () => {
-    await onRanks(2, async (rank) => {
+  it('flushing an empty bucket does nothing, before and after gradients', () =>
+    onRanks(2, async (rank) => {
       const it = await bench(rank, capBytes(rank));
       it.bucketer.flush();
       await it.bucketer.finish();
@@ -166,11 +162,10 @@ describe('a bucketer with room for 8 elements a rank', () => {
       await it.bucketer.finish();
       expect(names(it)).toEqual(['a']);
       expect(reductions(rank.group)).toBe(1);
-    });
-  });
+    }));
 
-  it('holds a host buffer only while something waits or is under way, and the same one again', async () => {
-    await onRanks(2, async (rank) => {
+  it('holds a host buffer only while something waits or is under way, and the same one again', () =>
+    onRanks(2, async (rank) => {
       const it = await bench(rank, capBytes(rank));
       const { hostBuffers } = it.links;
       const taken: Uint8Array[] = [];
@@ -187,12 +182,11 @@ describe('a bucketer with room for 8 elements a rank', () => {
       }
       expect(taken.map(({ byteLength }) => byteLength)).toEqual([64, 32, 64, 32, 64, 32]);
       expect(hostBuffers.numMade).toBe(2);
-    });
-  });
+    }));
 });
 
-it('a bucket is not larger than all that can come', async () => {
-  await onRanks(2, async (rank) => {
+it('a bucket is not larger than all that can come', () =>
+  onRanks(2, async (rank) => {
     const it = await bench(rank, 25 * MIB, 2 * 5 * F32);
     it.add('a', 2);
     expect(it.bucketer.numStarted).toBe(0);
@@ -200,11 +194,10 @@ it('a bucket is not larger than all that can come', async () => {
     expect(it.bucketer.numStarted).toBe(1);
     await it.bucketer.finish();
     expectSums(it, rank, { a: 2, bb: 3 });
-  });
-});
+  }));
 
-it('forgets what waits when it is reset', async () => {
-  await onRanks(2, async (rank) => {
+it('forgets what waits when it is reset', () =>
+  onRanks(2, async (rank) => {
     const it = await bench(rank, MIB);
     it.add('a', 2);
     it.bucketer.reset();
@@ -212,8 +205,7 @@ it('forgets what waits when it is reset', async () => {
     await it.bucketer.finish();
     expect(names(it)).toEqual(['bb']);
     expectSums(it, rank, { bb: 2 });
-  });
-});
+  }));
 
 it('a read that fails after a reset ends no process', async () => {
   const unhandled: unknown[] = [];

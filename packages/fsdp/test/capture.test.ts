@@ -78,17 +78,16 @@ it('steps behind the capture are not in it', async () => {
   });
 });
 
-it('shards at rest are refused, as their steps would not wait', async () => {
-  await onRanks(2, async ({ device, group }) => {
+it('shards at rest are refused, as their steps would not wait', () =>
+  onRanks(2, async ({ device, group }) => {
     const layer = new Linear(device, { inFeatures: 5, outFeatures: 13 });
     const model = wrapIn({ group }, { offloadConfig: { store: createHostStore() } })(layer);
     await model.initialize();
     await expect(captureCheckpoint(model)).rejects.toThrow(/Use saveCheckpoint/);
-  });
-});
+  }));
 
-it('a capture that fails on one rank keeps no step of another waiting', async () => {
-  await onRanks(2, async (rank) => {
+it('a capture that fails on one rank keeps no step of another waiting', () =>
+  onRanks(2, async (rank) => {
     const run = open(rank);
     await train(rank, run);
     const [flat] = run.model.instances().flatMap(({ units }) => units.map((unit) => unit.flat));
@@ -99,5 +98,4 @@ it('a capture that fails on one rank keeps no step of another waiting', async ()
     }
     await expect(captureCheckpoint(run.model)).rejects.toThrow(/lost/);
     await train(rank, run);
-  });
-});
+  }));

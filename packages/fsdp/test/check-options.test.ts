@@ -54,14 +54,13 @@ describe('a wrong value', () => {
     expect(await refusal(options)).toMatch(/expected an object of options \(/);
   });
 
-  it('a wrong value of a call is refused', async () => {
-    await onRanks(2, async ({ device, group }) => {
+  it('a wrong value of a call is refused', () =>
+    onRanks(2, async ({ device, group }) => {
       const model = new FullyShardedDataParallel(layer(device), { processGroup: group });
       await expect(stateDict(model, { stateDictDevice: 'cpu' as 'host' })).rejects.toThrow(
         /stateDict: expected stateDictDevice to be 'host' or 'device', got "cpu"/,
       );
-    });
-  });
+    }));
 });
 
 describe('an unknown name', () => {
@@ -78,10 +77,9 @@ describe('an unknown name', () => {
     expect(message).toContain(`'${name}'. ${hint}`);
   });
 
-  it('an unknown name whose value is undefined counts as absent', async () => {
-    await onRanks(1, async ({ device, group }) => {
+  it('an unknown name whose value is undefined counts as absent', () =>
+    onRanks(1, async ({ device, group }) => {
       const options = { processGroup: group, color: undefined, computeDType: undefined };
       new FullyShardedDataParallel(layer(device), options as unknown as FsdpOptions);
-    });
-  });
+    }));
 });

@@ -36,8 +36,8 @@ it.each([
   { place: 'none', gathers: 2 },
   { place: 'inside', gathers: 2 },
   { place: 'outside', gathers: 3 },
-] as const)('checkpoint $place: $gathers gathers a step for each unit', async (options) => {
-  await onRanks(2, async ({ device, group, rank }) => {
+] as const)('checkpoint $place: $gathers gathers a step for each unit', (options) =>
+  onRanks(2, async ({ device, group, rank }) => {
     const wrap = wrapIn({ group }, { processGroupReduceScatter: group, bucketCapMb: 0 });
     const model = build(options.place, device, wrap) as FullyShardedDataParallel;
     await model.initialize();
@@ -49,8 +49,8 @@ it.each([
       expect(group.stats().reduceScatters - before.reduceScatters).toBe(4);
       expect(device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
     }
-  });
-});
+  }),
+);
 
 it('a checkpoint around the root runs the whole model again in backward', async () => {
   await expectEqualTraining(
@@ -64,8 +64,8 @@ it('a checkpoint around the root runs the whole model again in backward', async 
   );
 });
 
-it('a second run that fails leaves every instance idle and nothing gathered', async () => {
-  await onRanks(2, async ({ device, group, rank }) => {
+it('a second run that fails leaves every instance idle and nothing gathered', () =>
+  onRanks(2, async ({ device, group, rank }) => {
     let isFailing = true;
     const failing = moduleOf(device, { layer: layer(device) }, ({ layer }, x: Tensor) => {
       if (device.isInBackward && isFailing) {
@@ -82,8 +82,7 @@ it('a second run that fails leaves every instance idle and nothing gathered', as
     isFailing = false;
     await trainOnce(model, { first: rank, count: 1 });
     model.assertState('idle');
-  });
-});
+  }));
 
 it('works with GPT-2 whose blocks are checkpointed around their sharding', async () => {
   const losses = await onRanks(2, async (rank) => {
@@ -102,8 +101,8 @@ it('works with GPT-2 whose blocks are checkpointed around their sharding', async
 
 it.each([false, true])(
   'a checkpoint may skip the only instance inside it, findUnusedParameters %s',
-  async (findUnusedParameters) => {
-    await onRanks(2, async ({ device, group, rank }) => {
+  (findUnusedParameters) =>
+    onRanks(2, async ({ device, group, rank }) => {
       const options = { processGroup: group, findUnusedParameters };
       const inner = new FullyShardedDataParallel(layer(device), options);
       const own = layer(device);
@@ -118,6 +117,5 @@ it.each([false, true])(
         await trainOnce(model, { first: rank, count: 1 });
       }
       expect(own.weight.grad).toBeDefined();
-    });
-  },
+    }),
 );

@@ -51,18 +51,17 @@ function fullElements(model: FullyShardedDataParallel, from = 0): number {
 }
 
 describe('with N units, not bucketed', () => {
-  it('resharding gathers 2N - 1 in a noSync step, 2N - 2 and N reductions in the next', async () => {
-    await onRanks(4, async (rank) => {
+  it('resharding gathers 2N - 1 in a noSync step, 2N - 2 and N reductions in the next', () =>
+    onRanks(4, async (rank) => {
       const { model, step, groups } = await sharded(rank);
       const first = await counted(groups, () => model.noSync(() => step(0)));
       expect(first).toMatchObject({ allGathers: 2 * UNITS - 1, reduceScatters: 0 });
       const second = await counted(groups, () => step(1));
       expect(second).toMatchObject({ allGathers: 2 * UNITS - 2, reduceScatters: UNITS });
-    });
-  });
+    }));
 
-  it('buckets have the same bytes, and as many reductions as there are buckets', async () => {
-    await onRanks(3, async (rank) => {
+  it('buckets have the same bytes, and as many reductions as there are buckets', () =>
+    onRanks(3, async (rank) => {
       const stepWith = async (bucketCapMb: number) => {
         const { step, groups } = await sharded(rank, { fsdp: { bucketCapMb } });
         return counted(groups, () => step(0));
@@ -82,19 +81,17 @@ describe('with N units, not bucketed', () => {
           reduceScatters,
         });
       }
-    });
-  });
+    }));
 
-  it('units that do not reshard gather N in a noSync step, none and N reductions in the next', async () => {
-    await onRanks(4, async (rank) => {
+  it('units that do not reshard gather N in a noSync step, none and N reductions in the next', () =>
+    onRanks(4, async (rank) => {
       const options = { fsdp: { reshardAfterForward: false } };
       const { model, step, groups } = await sharded(rank, options);
       const first = await counted(groups, () => model.noSync(() => step(0)));
       expect(first).toMatchObject({ allGathers: UNITS, reduceScatters: 0 });
       const second = await counted(groups, () => step(1));
       expect(second).toMatchObject({ allGathers: 0, reduceScatters: UNITS });
-    });
-  });
+    }));
 });
 
 describe.each([
@@ -104,8 +101,8 @@ describe.each([
 ] as const)('payload with $computeDType, fp32ReduceScatter $fp32ReduceScatter', (options) => {
   it.each([2, 3, 4])(
     'the payload of a step equals (W - 1) / W of the padded bytes moved, W = %i',
-    async (worldSize) => {
-      await onRanks(worldSize, async (rank) => {
+    (worldSize) =>
+      onRanks(worldSize, async (rank) => {
         const { model, step, groups } = await sharded(rank, {
           fsdp: { ...options, mixedPrecision: options.computeDType !== 'f32' },
         });
@@ -118,13 +115,12 @@ describe.each([
         const moved = gathered * byteSize(options.computeDType) + reduced * byteSize(reduceDType);
         expect(bytesSent).toBe((moved * (worldSize - 1)) / worldSize);
         expect(bytesReceived).toBe((moved * (worldSize - 1)) / worldSize);
-      });
-    },
+      }),
   );
 });
 
-it('starts nothing for the units of one process', async () => {
-  await onRanks(1, async (rank) => {
+it('starts nothing for the units of one process', () =>
+  onRanks(1, async (rank) => {
     const { step, groups } = await sharded(rank);
     const counts = await counted(groups, () => step(0));
     expect(counts).toEqual({
@@ -134,5 +130,4 @@ it('starts nothing for the units of one process', async () => {
       bytesSent: 0,
       bytesReceived: 0,
     });
-  });
-});
+  }));

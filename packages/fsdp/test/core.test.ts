@@ -2,20 +2,19 @@
 // linked by sockets.
 
 import { afterAll, beforeEach, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { onRanks } from '../../../tooling/test-kit/index.ts';
-import { bundle, newFolder, RunningProgram } from '../../../tooling/test-kit/processes.ts';
+import { bundle, RunningProgram } from '../../../tooling/test-kit/processes.ts';
 import { noWebGpu, openWebGpu } from '../../../tooling/test-kit/webgpu-device.ts';
 import { CORE_CASES } from './support/core-cases.js';
 
 let directory = '';
 beforeEach(async () => {
-  directory = await newFolder();
+  directory = newFolder();
 });
 
 describe('over two ranks of one process, on the CPU', () => {
-  it.each(CORE_CASES)('$name', async ({ run }) => {
-    await onRanks(2, (rank) => run(rank, directory));
-  });
+  it.each(CORE_CASES)('$name', ({ run }) => onRanks(2, (rank) => run(rank, directory)));
 });
 
 describe.skipIf(noWebGpu !== undefined)('over two ranks of one process, on WebGPU', () => {

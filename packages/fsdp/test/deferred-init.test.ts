@@ -21,8 +21,8 @@ describe.each([1, 2, 3])('deferred initial values over %i ranks', (worldSize) =>
     });
   });
 
-  it('never take more of a device than its shards and a part, and train as values made at once', async () => {
-    await onRanks(worldSize, async (rank) => {
+  it('never take more of a device than its shards and a part, and train as values made at once', () =>
+    onRanks(worldSize, async (rank) => {
       const { model } = shardedGpt2(rank, { deferInit: true });
       expect(rank.device.memory().live.total).toBe(0);
       await model.initialize();
@@ -51,8 +51,7 @@ describe.each([1, 2, 3])('deferred initial values over %i ranks', (worldSize) =>
         }
       }
       expect(losses.slice(0, 2)).toEqual(losses.slice(2));
-    });
-  });
+    }));
 });
 
 /** This module has one parameter, whose draws are counted. */
@@ -140,8 +139,8 @@ describe('which rank draws which values', () => {
     }
   });
 
-  it('replicas get theirs from the first', async () => {
-    await onRanks(4, async ({ device, group, rank }) => {
+  it('replicas get theirs from the first', () =>
+    onRanks(4, async ({ device, group, rank }) => {
       const processGroup = await group.split(Math.floor(rank / 2));
       const replicateGroup = await group.split(rank % 2);
       const module = new Counted(device, 1000);
@@ -150,8 +149,7 @@ describe('which rank draws which values', () => {
       const values = new Float32Array(entry!.data.slice().buffer);
       expect([...values]).toEqual(Array.from({ length: 1000 }, (_, i) => i));
       expect(module.draws.length > 0).toBe(rank === 0);
-    });
-  });
+    }));
 });
 
 it('padding after a parameter is zeros, in memory that others have used', async () => {
@@ -167,8 +165,8 @@ it('padding after a parameter is zeros, in memory that others have used', async 
   ]);
 });
 
-it('a plain module says what to do, and a wrapped one cannot be materialized', async () => {
-  await onRanks(1, async ({ device, group }) => {
+it('a plain module says what to do, and a wrapped one cannot be materialized', () =>
+  onRanks(1, async ({ device, group }) => {
     const module = new Counted(device, 10);
     const [weight] = module.parameters();
     await expect(weight!.toArray()).rejects.toThrow(StateError);
@@ -178,5 +176,4 @@ it('a plain module says what to do, and a wrapped one cannot be materialized', a
     expect(module.draws).toEqual([]);
     await model.initialize();
     expect(module.draws).toHaveLength(1);
-  });
-});
+  }));

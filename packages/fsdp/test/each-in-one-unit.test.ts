@@ -42,8 +42,8 @@ async function messageOf(call: Promise<unknown>): Promise<string> {
   return (error as Error).message;
 }
 
-it('a forward that was refused may be made again', async () => {
-  await onRanks(2, async (rank) => {
+it('a forward that was refused may be made again', () =>
+  onRanks(2, async (rank) => {
     const { inner, model } = bodyAndHead(rank);
     const head = inner.children().get('1')!;
     inner.replaceChild('1', layer(rank.device));
@@ -51,8 +51,7 @@ it('a forward that was refused may be made again', async () => {
     inner.replaceChild('1', head);
     expect(model.trainingState).toBe('idle');
     await trainOnce(model, rowsOf(rank));
-  });
-});
+  }));
 
 describe('a bare module put in after wrapping is named', () => {
   const calls: Record<string, (model: FullyShardedDataParallel, rank: Rank) => Promise<unknown>> = {
@@ -68,8 +67,8 @@ describe('a bare module put in after wrapping is named', () => {
   };
 
   describe.each(Object.keys(calls))('by %s', (name) => {
-    it.each([false, true])('the module is named after a first step: %s', async (isTrained) => {
-      await onRanks(2, async (rank) => {
+    it.each([false, true])('the module is named after a first step: %s', (isTrained) =>
+      onRanks(2, async (rank) => {
         const { model, inner } = bodyAndHead(rank);
         if (isTrained) {
           await trainOnce(model, rowsOf(rank));
@@ -77,28 +76,26 @@ describe('a bare module put in after wrapping is named', () => {
         inner.replaceChild('1', new Stack(rank.device, [layer(rank.device)]));
         const message = await messageOf(calls[name]!(model, rank));
         expect(message).toMatch(/'1\.0\.weight', '1\.0\.bias' in none/);
-      });
-    });
+      }),
+    );
   });
 });
 
-it('a parameter that no module has any more is named with its flat parameter', async () => {
-  await onRanks(2, async (rank) => {
+it('a parameter that no module has any more is named with its flat parameter', () =>
+  onRanks(2, async (rank) => {
     const { model, inner } = bodyAndHead(rank);
     inner.replaceChild('1', wrapIn(rank)(layer(rank.device), 'head'));
     const message = await messageOf(model.initialize());
     expect(message).toMatch(/flat parameter 'root' .* got '1\.weight', '1\.bias'/);
-  });
-});
+  }));
 
-it('an instance taken out of its wrapper is named', async () => {
-  await onRanks(2, async (rank) => {
+it('an instance taken out of its wrapper is named', () =>
+  onRanks(2, async (rank) => {
     const { model, inner } = bodyAndHead(rank);
     const body = inner.children().get('0') as FullyShardedDataParallel;
     inner.replaceChild('0', body.module);
     expect(await messageOf(model.initialize())).toMatch(/'0\.weight', '0\.bias' of 'body'/);
-  });
-});
+  }));
 
 it.each([0, 2])('a wrapped head put in for a wrapped one after %i steps is trained', async (at) => {
   const optimizers = new Map<Module, Sgd>();
@@ -130,8 +127,8 @@ it.each([0, 2])('a wrapped head put in for a wrapped one after %i steps is train
   expect(optimizers.size).toBe(3); // These are the plain run's and the two ranks'.
 });
 
-it('a wrapped head put in later is in a save before any forward', async () => {
-  await onRanks(2, async (rank) => {
+it('a wrapped head put in later is in a save before any forward', () =>
+  onRanks(2, async (rank) => {
     const { device } = rank;
     const inner = new Stack(device, [
       wrapIn(rank)(layer(device), 'body'),
@@ -148,11 +145,10 @@ it('a wrapped head put in later is in a save before any forward', async () => {
     for (const { parameters, full } of model.instances().flatMap(({ units }) => units)) {
       expect(parameters[0]!.tensor.storage).toBe(full.storage);
     }
-  });
-});
+  }));
 
-it('a wrapped head put in inside noSync takes part in what adds up there', async () => {
-  await onRanks(2, async (rank) => {
+it('a wrapped head put in inside noSync takes part in what adds up there', () =>
+  onRanks(2, async (rank) => {
     const { device } = rank;
     const inner = new Stack(device, [
       wrapIn(rank)(layer(device), 'body'),
@@ -166,8 +162,7 @@ it('a wrapped head put in inside noSync takes part in what adds up there', async
       const flats = model.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
       expect(flats.map(({ grad }) => grad)).toEqual([undefined, undefined]);
     });
-  });
-});
+  }));
 
 /** This module computes x times the transpose of another module's weight. */
 class Tied extends Module<[x: Tensor], Tensor> {
@@ -193,27 +188,24 @@ describe("an instance that uses another's parameter", () => {
     return { model, user, owner };
   }
 
-  it.each(['host', 'device'] as const)(
-    'stateDict to %s has its values',
-    async (stateDictDevice) => {
-      await onRanks(2, async (rank) => {
-        const { model, user } = tied(rank);
-        await model.initialize();
-        const whole = await weightsOf(model);
-        const own = await stateDict(user, { stateDictDevice });
-        expect([...own.keys()]).toEqual(['0.weight', '1.weight', '1.bias']);
-        const { data, tensor } = own.get('0.weight')!;
-        const bytes = (await tensor?.toBytes()) ?? data;
-        expect(new Float32Array(bytes.slice().buffer)).toEqual(whole.get('0.weight'));
-        for (const entry of own.values()) {
-          entry.tensor?.dispose();
-        }
-      });
-    },
+  it.each(['host', 'device'] as const)('stateDict to %s has its values', (stateDictDevice) =>
+    onRanks(2, async (rank) => {
+      const { model, user } = tied(rank);
+      await model.initialize();
+      const whole = await weightsOf(model);
+      const own = await stateDict(user, { stateDictDevice });
+      expect([...own.keys()]).toEqual(['0.weight', '1.weight', '1.bias']);
+      const { data, tensor } = own.get('0.weight')!;
+      const bytes = (await tensor?.toBytes()) ?? data;
+      expect(new Float32Array(bytes.slice().buffer)).toEqual(whole.get('0.weight'));
+      for (const entry of own.values()) {
+        entry.tensor?.dispose();
+      }
+    }),
   );
 
-  it('loadStateDict writes it, and leaves the rest of its flat parameter', async () => {
-    await onRanks(2, async (rank) => {
+  it('loadStateDict writes it, and leaves the rest of its flat parameter', () =>
+    onRanks(2, async (rank) => {
       const { model, user } = tied(rank);
       await model.initialize();
       const before = await weightsOf(model);
@@ -225,11 +217,10 @@ describe("an instance that uses another's parameter", () => {
       const after = await weightsOf(model);
       expect(new Set(after.get('0.weight'))).toEqual(new Set([3]));
       expect(after.get('0.bias')).toEqual(before.get('0.bias'));
-    });
-  });
+    }));
 
-  it.each([true, false])('summonFullParams has it present, recurse: %s', async (recurse) => {
-    await onRanks(2, async (rank) => {
+  it.each([true, false])('summonFullParams has it present, recurse: %s', (recurse) =>
+    onRanks(2, async (rank) => {
       const { model, user } = tied(rank);
       await model.initialize();
       const whole = (await weightsOf(model)).get('0.weight');
@@ -240,11 +231,11 @@ describe("an instance that uses another's parameter", () => {
       );
       expectIdle(model);
       await trainOnce(model, rowsOf(rank));
-    });
-  });
+    }),
+  );
 
-  it('apply has it present, in the user and in the owner', async () => {
-    await onRanks(2, async (rank) => {
+  it('apply has it present, in the user and in the owner', () =>
+    onRanks(2, async (rank) => {
       const { model } = tied(rank);
       const sizes: number[] = [];
       await apply(model, async (module) => {
@@ -253,11 +244,10 @@ describe("an instance that uses another's parameter", () => {
         }
       });
       expect(sizes).toEqual([36, 6, 36, 36, 6]);
-    });
-  });
+    }));
 
-  it('is refused where whole flat parameters are handled', async () => {
-    await onRanks(2, async (rank) => {
+  it('is refused where whole flat parameters are handled', () =>
+    onRanks(2, async (rank) => {
       const { model, user } = tied(rank);
       await model.initialize();
       const optimizer = new Sgd(user.parameters(), { lr: 1 });
@@ -270,13 +260,11 @@ describe("an instance that uses another's parameter", () => {
       ]) {
         expect(await messageOf(call())).toMatch(/'user', which uses one of 'owner'/);
       }
-    });
-  });
+    }));
 
-  it('needs the root to be known', async () => {
-    await onRanks(2, async (rank) => {
+  it('needs the root to be known', () =>
+    onRanks(2, async (rank) => {
       const { user } = tied(rank);
       expect(await messageOf(stateDict(user))).toMatch(/'0\.weight' of 'owner'/);
-    });
-  });
+    }));
 });

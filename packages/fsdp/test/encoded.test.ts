@@ -108,8 +108,8 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     },
   );
 
-  it('encoded parameters are words at rest and on the wire, and values in the dtype of computation in use', async () => {
-    await onRanks(worldSize, async (rank) => {
+  it('encoded parameters are words at rest and on the wire, and values in the dtype of computation in use', () =>
+    onRanks(worldSize, async (rank) => {
       const { device, group } = rank;
       const { model, inner } = sharded(rank, {
         mixedPrecision: true,
@@ -150,8 +150,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       });
       const bytes = received.filter(([tag]) => tag?.endsWith('encoded')).map(([, count]) => count);
       expect(bytes).toEqual(worldSize === 1 ? [] : [4 * SPAN, 4 * SPAN]);
-    });
-  });
+    }));
 
   it('encoded words go out and come back: whole, in shards and in saves', async () => {
     const store = place();
@@ -187,8 +186,8 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
   });
 });
 
-it('summonFullParams shows their values, and refuses what is written into them', async () => {
-  await onRanks(2, async (rank) => {
+it('summonFullParams shows their values, and refuses what is written into them', () =>
+  onRanks(2, async (rank) => {
     const { device } = rank;
     const { model, inner } = sharded(rank);
     const [base] = inner[0]!.parameters();
@@ -206,11 +205,10 @@ it('summonFullParams shows their values, and refuses what is written into them',
     await summonFullParams(model, async () => {
       expect(await base!.toArray()).toEqual(int8.values);
     });
-  });
-});
+  }));
 
-it('no wrapper, backward or optimizer trains encoded parameters', async () => {
-  await onRanks(1, async (rank) => {
+it('no wrapper, backward or optimizer trains encoded parameters', () =>
+  onRanks(1, async (rank) => {
     const { device, group: processGroup } = rank;
     const [bare] = layers(rank, true);
     bare!.base.requiresGrad = true;
@@ -234,25 +232,22 @@ it('no wrapper, backward or optimizer trains encoded parameters', async () => {
     await expect(training).rejects.toThrow(/to stay frozen, got requiresGrad of a parameter/);
     base!.requiresGrad = false;
     await losses(model, rank);
-  });
-});
+  }));
 
-it('ranks compare which parameters are encoded, and how', async () => {
-  await onRanks(2, async (rank) => {
+it('ranks compare which parameters are encoded, and how', () =>
+  onRanks(2, async (rank) => {
     const { device, group: processGroup } = rank;
     const format = `int8, kind ${rank.rank}`;
     const weight = { ...int8, encoding: { ...int8.encoding, format } };
     const module = new EncodedLinear(device, weight, { isEncoded: true });
     const model = new FullyShardedDataParallel(module, { processGroup });
     await expect(model.initialize()).rejects.toThrow(/in int8, kind 0 on rank 0/);
-  });
-});
+  }));
 
-it('an encoded parameter outside of a wrapper says what it is', async () => {
-  await onRanks(1, async (rank) => {
+it('an encoded parameter outside of a wrapper says what it is', () =>
+  onRanks(1, async (rank) => {
     const [bare] = layers(rank, true);
     await expect(bare!.call(inputs(rank.device, rank))).rejects.toThrow(
       /Its values rest as int8 in blocks of 256: wrap its module/,
     );
-  });
-});
+  }));

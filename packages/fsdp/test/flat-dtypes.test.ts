@@ -63,8 +63,8 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     await expectEqualTraining({ build: build('bf16'), fsdp: { moveParamsToCpu: true } }, worldSize);
   });
 
-  it('f32 ones are computed with in 16 bits, 16-bit ones in their own', async () => {
-    await onRanks(worldSize, async ({ device, group }) => {
+  it('f32 ones are computed with in 16 bits, 16-bit ones in their own', () =>
+    onRanks(worldSize, async ({ device, group }) => {
       const model = wrapIn(
         { group },
         { mixedPrecision: true, computeDType: 'bf16' },
@@ -84,11 +84,10 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
         return result.item();
       });
       expect(loss).toBeGreaterThan(0);
-    });
-  });
+    }));
 
-  it('a state goes out in its dtypes and comes back', async () => {
-    await onRanks(worldSize, async ({ device, group }) => {
+  it('a state goes out in its dtypes and comes back', () =>
+    onRanks(worldSize, async ({ device, group }) => {
       const make = () =>
         new FullyShardedDataParallel(new Adapted(device, 'bf16'), { processGroup: group });
       const [from, to] = [make(), make()];
@@ -103,8 +102,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       ]);
       await loadStateDict(to, state);
       expect(await stateDict(to)).toEqual(state);
-    });
-  });
+    }));
 });
 
 it('holds a frozen flat once, in its own dtype, on the wire too, and without a gradient', async () => {
@@ -142,8 +140,8 @@ it('holds a frozen flat once, in its own dtype, on the wire too, and without a g
   }
 });
 
-it('refuses what cannot be trained, and groups of several dtypes', async () => {
-  await onRanks(1, async ({ device, group: processGroup }) => {
+it('refuses what cannot be trained, and groups of several dtypes', () =>
+  onRanks(1, async ({ device, group: processGroup }) => {
     const wrap = (module: Module, options: object = {}) => {
       return () => new FullyShardedDataParallel(module, { processGroup, ...options });
     };
@@ -155,19 +153,17 @@ it('refuses what cannot be trained, and groups of several dtypes', async () => {
     expect(wrap(adapted, { computeDType: 'bf16' })).toThrow(
       /expected bf16 parameters with computeDType/,
     );
-  });
-});
+  }));
 
-it('ranks compare the dtypes of their flats', async () => {
-  await onRanks(2, async ({ device, group, rank }) => {
+it('ranks compare the dtypes of their flats', () =>
+  onRanks(2, async ({ device, group, rank }) => {
     const adapted = new Adapted(device, rank === 0 ? 'bf16' : 'f16');
     const model = wrapIn(
       { group },
       { flattenParameters: [{ name: 'base', params: adapted.base.parameters() }] },
     )(adapted);
     await expect(model.initialize()).rejects.toThrow(/fsdp\.base of 36 \+ 6 in bf16/);
-  });
-});
+  }));
 
 /** A device that uses its right to write whole words: a 16-bit matrix ends in a word with a NaN. */
 function clobbering(inner: Backend): Backend {

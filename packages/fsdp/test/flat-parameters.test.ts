@@ -88,8 +88,8 @@ describe.each([1, 3])('world size %i', (worldSize) => {
     },
   );
 
-  it('a state loads from each layout into each other, and into the bare module', async () => {
-    await onRanks(worldSize, async (rank) => {
+  it('a state loads from each layout into each other, and into the bare module', () =>
+    onRanks(worldSize, async (rank) => {
       const { device } = rank;
       const source = wrapped(rank, 'one flat');
       await trainOnce(source, rowsOf(rank));
@@ -110,12 +110,11 @@ describe.each([1, 3])('world size %i', (worldSize) => {
       const back = wrapped(rank, 'two groups');
       await loadStateDict(back, await stateDict(bare));
       expect(await outputOf(back, ROWS)).toEqual(output);
-    });
-  });
+    }));
 });
 
-it('pads hold zeros, also after steps with decay', async () => {
-  await onRanks(3, async (rank) => {
+it('pads hold zeros, also after steps with decay', () =>
+  onRanks(3, async (rank) => {
     const model = wrapped(rank, 'one flat');
     const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
     await stepped(optimizer, [0, 1], (step) => trainOnce(model, rowsOf(rank), step));
@@ -135,11 +134,10 @@ it('pads hold zeros, also after steps with decay', async () => {
       }
     });
     expect(numPads).toBeGreaterThan(0);
-  });
-});
+  }));
 
-it('a parameter of an inner instance is none of the outer flat', async () => {
-  await onRanks(2, async ({ device, group }) => {
+it('a parameter of an inner instance is none of the outer flat', () =>
+  onRanks(2, async ({ device, group }) => {
     const wrap = wrapIn({ group });
     const inner = wrap(layer(device));
     const outer = wrap(new Stack(device, [layer(device), inner, layer(device)]));
@@ -147,8 +145,7 @@ it('a parameter of an inner instance is none of the outer flat', async () => {
     expect(paths).toEqual([['0.weight', '0.bias', '2.weight', '2.bias']]);
     const empty = wrap(new Stack(device, [inner]));
     expect(empty.units).toEqual([]);
-  });
-});
+  }));
 
 it('a module brought to 16 bits before wrapping has a flat of 16 bits', async () => {
   const run = (module: Module, device: Device) =>

@@ -201,8 +201,8 @@ describe.each([
   });
 });
 
-it('reduces nothing for frozen units, and leaves every instance idle and nothing gathered', async () => {
-  await onRanks(2, async ({ device, group, rank }) => {
+it('reduces nothing for frozen units, and leaves every instance idle and nothing gathered', () =>
+  onRanks(2, async ({ device, group, rank }) => {
     const wrap = wrapIn({ group }, { processGroupReduceScatter: group });
     const [a, b, c] = layers(device);
     const model = wrap(
@@ -217,11 +217,10 @@ it('reduces nothing for frozen units, and leaves every instance idle and nothing
       true,
       false,
     ]);
-  });
-});
+  }));
 
-it('gathers a frozen unit that no gradient reaches once a step, others twice', async () => {
-  await onRanks(2, async ({ device, group, rank }) => {
+it('gathers a frozen unit that no gradient reaches once a step, others twice', () =>
+  onRanks(2, async ({ device, group, rank }) => {
     const wrap = wrapIn({ group });
     const [a, b, c] = layers(device);
     const model = wrap(new Stack(device, [wrap(freeze(a)), wrap(b), c]));
@@ -231,8 +230,7 @@ it('gathers a frozen unit that no gradient reaches once a step, others twice', a
       await trainOnce(model, { first: rank, count: 1 }, step);
       expect(group.stats().allGathers - before).toBe(4);
     }
-  });
-});
+  }));
 
 it('an unused parameter is not stepped, in a unit with used ones or without', async () => {
   const start = await initial();
@@ -320,8 +318,8 @@ it('a unit used in forward but unused in backward', async () => {
   );
 });
 
-it('backward to the input alone, through an all-frozen model', async () => {
-  await onRanks(2, async ({ device, group, rank }) => {
+it('backward to the input alone, through an all-frozen model', () =>
+  onRanks(2, async ({ device, group, rank }) => {
     const model = new FullyShardedDataParallel(freeze(layer(device)), { processGroup: group });
     const x = inputs(device, { first: rank, count: 1 }).keep();
     x.requiresGrad = true;
@@ -329,5 +327,4 @@ it('backward to the input alone, through an all-frozen model', async () => {
     expect(((await x.grad!.toArray()) as Float32Array).some((value) => value !== 0)).toBe(true);
     model.assertState('idle');
     expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0 });
-  });
-});
+  }));

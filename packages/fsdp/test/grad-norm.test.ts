@@ -120,8 +120,8 @@ describe.each([
 describe('a norm of the gradients', () => {
   it.each([2, Infinity, 1])(
     '%d without gradients is 0, with NaN on one rank NaN on all',
-    async (normType) => {
-      await onRanks(3, async (rank) => {
+    (normType) =>
+      onRanks(3, async (rank) => {
         const model = sharded(rank);
         expect(await gradNorm(model, { normType })).toBe(0);
         expect(await (await clipGradNorm(model, 1, { normType })).norm.item()).toBe(0);
@@ -134,12 +134,11 @@ describe('a norm of the gradients', () => {
           const norm = await gradNorm(model, { normType });
           expect(norm).toBe(value);
         }
-      });
-    },
+      }),
   );
 
-  it('is computed by the root alone, and needs a type above 0', async () => {
-    await onRanks(2, async (rank) => {
+  it('is computed by the root alone, and needs a type above 0', () =>
+    onRanks(2, async (rank) => {
       const model = sharded(rank);
       await model.initialize();
       const [, inner] = model.instances();
@@ -148,8 +147,7 @@ describe('a norm of the gradients', () => {
       for (const normType of [0, -1, Number.NaN]) {
         await expect(gradNorm(model, { normType })).rejects.toBeInstanceOf(NnConfigError);
       }
-    });
-  });
+    }));
 
   it.each([2, Infinity, 1])('%d counts each replica of shards once', async (normType) => {
     const wanted = await reference(normType, 1);
@@ -197,8 +195,8 @@ describe('setGradientDivideFactors', () => {
     expect(own!.parts[1]).toBe(before!.parts[1]);
   });
 
-  it('refuses factors of 0 or less, and other states than idle', async () => {
-    await onRanks(2, async (rank) => {
+  it('refuses factors of 0 or less, and other states than idle', () =>
+    onRanks(2, async (rank) => {
       const model = sharded(rank);
       for (const [predivide, postdivide] of [
         [0, 1],
@@ -223,6 +221,5 @@ describe('setGradientDivideFactors', () => {
       await trainOnce(model, rows(rank));
       expect(error).toBeInstanceOf(FsdpStateError);
       expect(model.divideFactors).toEqual({ predivide: 2, postdivide: 1 });
-    });
-  });
+    }));
 });

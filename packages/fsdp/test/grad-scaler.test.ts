@@ -112,8 +112,8 @@ describe('an overflow on one rank', () => {
     },
   );
 
-  it('is found in the values, not in their squares', async () => {
-    await onRanks(2, async (rank) => {
+  it('is found in the values, not in their squares', () =>
+    onRanks(2, async (rank) => {
       const model = sharded(rank);
       const optimizer = new Sgd(model.parameters(), { lr: 1e-30 });
       const scaler = new GradScaler(model);
@@ -121,11 +121,10 @@ describe('an overflow on one rank', () => {
       const { grad } = model.units[0]!.flat;
       rank.device.backend.run('fill', { out: grad!.view(), value: 1e30 });
       expect(await scaler.step(optimizer)).toBe(true);
-    });
-  });
+    }));
 
-  it('an overflow of one of two optimizers skips only that one, and halves the factor', async () => {
-    await onRanks(2, async (rank) => {
+  it('an overflow of one of two optimizers skips only that one, and halves the factor', () =>
+    onRanks(2, async (rank) => {
       const model = sharded(rank);
       const [outer, inner] = model.instances();
       const optimizers = [outer!, inner!].map(
@@ -150,8 +149,7 @@ describe('an overflow on one rank', () => {
       scaler.update();
       expect(stepped).toEqual([true, false]);
       expect(scaler.factor).toBe(2 ** 15);
-    });
-  });
+    }));
 });
 
 describe('the stages of a step', () => {
@@ -163,8 +161,8 @@ describe('the stages of a step', () => {
     return { model, optimizer, scaler };
   };
 
-  it('refuse calls that are out of order', async () => {
-    await onRanks(2, async (rank) => {
+  it('refuse calls that are out of order', () =>
+    onRanks(2, async (rank) => {
       const { optimizer, scaler } = await prepared(rank);
       expect(() => scaler.update()).toThrow(OptimizerError); // No step was made.
       await scaler.unscale(optimizer);
@@ -176,11 +174,10 @@ describe('the stages of a step', () => {
       expect(() => scaler.update()).toThrow(OptimizerError);
       await scaler.unscale(optimizer); // This begins a new step.
       scaler.update();
-    });
-  });
+    }));
 
-  it('unscale once where step follows it, and keep the state', async () => {
-    await onRanks(2, async (rank) => {
+  it('unscale once where step follows it, and keep the state', () =>
+    onRanks(2, async (rank) => {
       const { model, optimizer, scaler } = await prepared(rank);
       const [flat] = optimizer.parameters().map(({ piece }) => piece!.flat);
       const scaled = (await flat!.grad!.toArray()) as Float32Array;
@@ -191,6 +188,5 @@ describe('the stages of a step', () => {
       const other = new GradScaler(model, { initScale: 2 });
       other.loadStateDict(scaler.stateDict());
       expect(other.stateDict()).toEqual({ scale: 65536, growthTracker: 1 });
-    });
-  });
+    }));
 });

@@ -59,8 +59,8 @@ async function step(model: Module, optimizer: AdamW): Promise<void> {
 const NAMES = ['0.weight', '0.bias', '1.weight', '1.bias', '2.weight', '2.bias'];
 
 describe('a module whose blocks are wrapped and whose root is not', () => {
-  it('has the state of the bare one, in its order, and loads it', async () => {
-    await onRanks(2, async (rank) => {
+  it('has the state of the bare one, in its order, and loads it', () =>
+    onRanks(2, async (rank) => {
       const bare = await stateDict(net(rank.device));
       const model = partly(rank);
       await loadStateDict(model, bare);
@@ -74,8 +74,7 @@ describe('a module whose blocks are wrapped and whose root is not', () => {
       for (const [name, { read }] of lazy) {
         expect(await read()).toEqual(bare.get(name)!.data); // by one rank alone
       }
-    });
-  });
+    }));
 
   it('is saved with its optimizer by all ranks, each element once, and goes on at another size', async () => {
     const store = piecesIn(createHostStore());
@@ -122,8 +121,8 @@ describe('several models', () => {
     });
   });
 
-  it('two process groups are refused by name, as is what is no module', async () => {
-    await onRanks(2, async ({ device, group }) => {
+  it('two process groups are refused by name, as is what is no module', () =>
+    onRanks(2, async ({ device, group }) => {
       const other = await group.split(0);
       const wrap = (processGroup: typeof group, name: string) =>
         new FullyShardedDataParallel(net(device), { processGroup, name });
@@ -135,13 +134,12 @@ describe('several models', () => {
       );
       await expect(stateDict([1] as never)).rejects.toThrow(/a module at index 0, got 1/);
       await expect(stateDict(undefined as never)).rejects.toThrow(/array of modules, got nothing/);
-    });
-  });
+    }));
 });
 
 describe('lazyStateDict', () => {
-  it('reads odd 16-bit parameters of a single rank later, whole and in parts', async () => {
-    await onRanks(1, async ({ device, group }) => {
+  it('reads odd 16-bit parameters of a single rank later, whole and in parts', () =>
+    onRanks(1, async ({ device, group }) => {
       const linear = new Linear(device, { inFeatures: 3, outFeatures: 3 }).to('bf16');
       const model = wrapIn({ group }, { computeDType: 'bf16' })(linear);
       const [lazy, whole] = [await lazyStateDict(model), await stateDict(model)];
@@ -159,11 +157,10 @@ describe('lazyStateDict', () => {
       await loadStateDict(model, new Map(zeros));
       await compare();
       await summonFullParams(model, compare);
-    });
-  });
+    }));
 
-  it('reads parts of plain 16-bit parameters at any element', async () => {
-    await onRanks(1, async ({ device }) => {
+  it('reads parts of plain 16-bit parameters at any element', () =>
+    onRanks(1, async ({ device }) => {
       const linear = new Linear(device, { inFeatures: 3, outFeatures: 3 }).to('f16');
       const { data } = (await stateDict(linear)).get('weight')!;
       const { readPart } = (await lazyStateDict(linear)).get('weight')!;
@@ -177,6 +174,5 @@ describe('lazyStateDict', () => {
           data.subarray(2 * first, 2 * (first + count)),
         );
       }
-    });
-  });
+    }));
 });

@@ -30,8 +30,8 @@ describe.each<Partial<FsdpOptions>>([
   { mixedPrecision: true, computeDType: 'bf16' },
   { moveParamsToCpu: true },
 ])('host buffers of steps with %j', (options) => {
-  it('all come back after each step, and there are as many as are in use at once', async () => {
-    await onRanks(2, async (rank) => {
+  it('all come back after each step, and there are as many as are in use at once', () =>
+    onRanks(2, async (rank) => {
       const model = net(rank, options);
       const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
       for (let step = 0; step < 10; step++) {
@@ -48,14 +48,13 @@ describe.each<Partial<FsdpOptions>>([
       // reduced. Timing decides how many units do so at once; thirty gathers or more without reuse
       // would need more buffers than this.
       expect(numMade).toBeLessThanOrEqual(4 * model.instances().length);
-    });
-  });
+    }));
 });
 
 it.each<Partial<FsdpOptions>>([{}, { moveParamsToCpu: true }])(
   'a forward that fails with gathers ahead of it gives their buffers back, with %j',
-  async (options) => {
-    await onRanks(2, async (rank) => {
+  (options) =>
+    onRanks(2, async (rank) => {
       const { device, group } = rank;
       let isFailing = false;
       const wrap = wrapIn({ group }, options);
@@ -75,14 +74,13 @@ it.each<Partial<FsdpOptions>>([{}, { moveParamsToCpu: true }])(
       isFailing = false;
       await trainOnce(model, rows);
       expect(model.units[0]!.links!.hostBuffers.takenBytes).toBe(0);
-    });
-  },
+    }),
 );
 
 it.each<Partial<FsdpOptions>>([{}, { gatherCapBytes: 1 }, { moveParamsToCpu: true }])(
   'gathered bytes that wait for a late device are few, however many units are ahead, with %j',
-  async (options) => {
-    await onRanks(2, async ({ device: { backend }, group, rank }) => {
+  (options) =>
+    onRanks(2, async ({ device: { backend }, group, rank }) => {
       let most = 0;
       const late = lateBackend(backend, {
         numTurns: 5,
@@ -111,8 +109,7 @@ it.each<Partial<FsdpOptions>>([{}, { gatherCapBytes: 1 }, { moveParamsToCpu: tru
       // One unit is gathered, beside the few bytes of the inputs.
       expect(most).toBeGreaterThanOrEqual(wholeBytes);
       expect(most).toBeLessThan(2 * wholeBytes);
-    });
-  },
+    }),
 );
 
 describe('gathered copies that instances keep', () => {
@@ -124,8 +121,8 @@ describe('gathered copies that instances keep', () => {
     loadLocalStateDict: async (model) => loadLocalStateDict(model, await localStateDict(model)),
   };
 
-  it.each(Object.keys(writes))('are freed by %s', async (name) => {
-    await onRanks(2, async (rank) => {
+  it.each(Object.keys(writes))('are freed by %s', (name) =>
+    onRanks(2, async (rank) => {
       const { device } = rank;
       const model = net(rank, { reshardAfterForward: false });
       const x = device.tensor(new Float32Array(6), [1, 6]).keep();
@@ -134,6 +131,6 @@ describe('gathered copies that instances keep', () => {
       await writes[name]!(model);
       expect(device.memory().live.gathered).toBe(0);
       x.dispose();
-    });
-  });
+    }),
+  );
 });

@@ -160,32 +160,29 @@ describe('inputs and outputs in containers', () => {
     }
   });
 
-  it.each(kinds)(
-    '%s: mixed precision casts what is inside, and gradients reach it',
-    async (kind) => {
-      await onRanks(2, async ({ device, group, rank }) => {
-        const seen: string[] = [];
-        const wrap = wrapIn({ group }, { mixedPrecision: true, computeDType: 'bf16' });
-        const model = wrap(new Contained(device, kind, seen));
-        const [x, y] = [0, 5].map((shift) => {
-          const tensor = inputs(device, { first: rank, count: 2 }, shift).keep();
-          tensor.requiresGrad = true;
-          return tensor;
-        }) as [Tensor, Tensor];
-        const { pack, unpack } = KINDS[kind];
-        await device.scope(async () => {
-          const [a] = unpack(await model.call(pack(x, y))) as [Tensor];
-          expect(a.dtype).toBe('bf16');
-          await lossOf(a).backward();
-        });
-        expect(seen).toEqual(['bf16', 'bf16']);
-        expect(x.grad!.dtype).toBe('f32');
-        expect((await x.grad!.toArray()).some((value) => value !== 0)).toBe(true);
-        expect(y.grad).toBeUndefined();
-        model.assertState('idle');
-        expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0 });
+  it.each(kinds)('%s: mixed precision casts what is inside, and gradients reach it', (kind) =>
+    onRanks(2, async ({ device, group, rank }) => {
+      const seen: string[] = [];
+      const wrap = wrapIn({ group }, { mixedPrecision: true, computeDType: 'bf16' });
+      const model = wrap(new Contained(device, kind, seen));
+      const [x, y] = [0, 5].map((shift) => {
+        const tensor = inputs(device, { first: rank, count: 2 }, shift).keep();
+        tensor.requiresGrad = true;
+        return tensor;
+      }) as [Tensor, Tensor];
+      const { pack, unpack } = KINDS[kind];
+      await device.scope(async () => {
+        const [a] = unpack(await model.call(pack(x, y))) as [Tensor];
+        expect(a.dtype).toBe('bf16');
+        await lossOf(a).backward();
       });
-    },
+      expect(seen).toEqual(['bf16', 'bf16']);
+      expect(x.grad!.dtype).toBe('f32');
+      expect((await x.grad!.toArray()).some((value) => value !== 0)).toBe(true);
+      expect(y.grad).toBeUndefined();
+      model.assertState('idle');
+      expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0 });
+    }),
   );
 
   it('integers stay as they are, and other values are passed as the same', async () => {

@@ -65,8 +65,8 @@ describe.each([
     expect(await run(true)).toEqual(await run(false));
   });
 
-  it('training after an evaluation that stopped early uses the weights loaded since', async () => {
-    await onRanks(worldSize, async (rank) => {
+  it('training after an evaluation that stopped early uses the weights loaded since', () =>
+    onRanks(worldSize, async (rank) => {
       const { model, inner } = threeUnits(rank, fsdp);
       const rows = rowsOf(rank);
       const first = await trainOnce(model, rows);
@@ -89,8 +89,7 @@ describe.each([
       await loadStateDict(model, saved);
       inner.order = ['0', '1', '2'];
       expect(await trainOnce(model, rows)).toBe(first);
-    });
-  });
+    }));
 });
 
 function isSame(
@@ -140,8 +139,8 @@ it.each([1, 2])(
   },
 );
 
-it('refuses a second backward without a forward, and trains on', async () => {
-  await onRanks(2, async (rank) => {
+it('refuses a second backward without a forward, and trains on', () =>
+  onRanks(2, async (rank) => {
     const { model } = threeUnits(rank);
     const { device } = rank;
     await device.scope(async () => {
@@ -154,11 +153,10 @@ it('refuses a second backward without a forward, and trains on', async () => {
     });
     expect(device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
     await trainOnce(model, { first: 0, count: 1 });
-  });
-});
+  }));
 
-it('a forward that throws leaves states, memory, shards and accumulated gradients as they were', async () => {
-  await onRanks(2, async (rank) => {
+it('a forward that throws leaves states, memory, shards and accumulated gradients as they were', () =>
+  onRanks(2, async (rank) => {
     const { device } = rank;
     const { model } = threeUnits(rank);
     const rows = rowsOf(rank);
@@ -179,11 +177,10 @@ it('a forward that throws leaves states, memory, shards and accumulated gradient
     expect(await gradNorm(model)).toBe(expected);
     model.zeroGrad();
     expect(device.memory().live).toEqual(atRest);
-  });
-});
+  }));
 
-it('refuses summon, noSync, norms and loads inside forward and backward', async () => {
-  await onRanks(2, async (rank) => {
+it('refuses summon, noSync, norms and loads inside forward and backward', () =>
+  onRanks(2, async (rank) => {
     const { model } = threeUnits(rank);
     const rows = rowsOf(rank);
     const refused: string[] = [];
@@ -213,11 +210,10 @@ it('refuses summon, noSync, norms and loads inside forward and backward', async 
       await loss.backward();
     });
     expect(refused).toEqual(Array(12).fill('FSDP_STATE'));
-  });
-});
+  }));
 
-it('zeroGrad of model or optimizer forgets what noSync added up', async () => {
-  await onRanks(2, async (rank) => {
+it('zeroGrad of model or optimizer forgets what noSync added up', () =>
+  onRanks(2, async (rank) => {
     const { model } = threeUnits(rank);
     const optimizer = new AdamW(model.parameters());
     const rows = rowsOf(rank);
@@ -232,11 +228,10 @@ it('zeroGrad of model or optimizer forgets what noSync added up', async () => {
       await trainOnce(model, rows, 1);
       expect(await gradNorm(model)).toBe(once);
     }
-  });
-});
+  }));
 
-it('clipGradNorm bounds the norm, and leaves gradients alone where the bound is 0', async () => {
-  await onRanks(2, async (rank) => {
+it('clipGradNorm bounds the norm, and leaves gradients alone where the bound is 0', () =>
+  onRanks(2, async (rank) => {
     const { model } = threeUnits(rank);
     await trainOnce(model, rowsOf(rank));
     const norm = await gradNorm(model);
@@ -249,11 +244,10 @@ it('clipGradNorm bounds the norm, and leaves gradients alone where the bound is 
     expect(await gradNorm(model)).toBe(norm);
     expect(await clip(norm / 2)).toBe(Math.fround(norm));
     expect(await gradNorm(model)).toBeCloseTo(norm / 2, 5);
-  });
-});
+  }));
 
-it('gradScale scales the step as scaling the loss would', async () => {
-  await onRanks(2, async (rank) => {
+it('gradScale scales the step as scaling the loss would', () =>
+  onRanks(2, async (rank) => {
     const { device } = rank;
     const stepped = async (options: { readonly scale: number; readonly lr: number }) => {
       const model = new FullyShardedDataParallel(fixed(device), { processGroup: rank.group });
@@ -263,8 +257,7 @@ it('gradScale scales the step as scaling the loss would', async () => {
       return weightsOf(model);
     };
     expect(await stepped({ scale: 0.25, lr: 1 })).toEqual(await stepped({ scale: 1, lr: 0.25 }));
-  });
-});
+  }));
 
 /** Makes a module with one weight of known values. */
 const fixed = (device: Device) => {
@@ -272,8 +265,8 @@ const fixed = (device: Device) => {
   return moduleOf(device, { bias }, ({ bias }, x: Tensor) => tanh(add(x, bias)));
 };
 
-it('stateDict reads and loadStateDict writes the summoned values inside summonFullParams', async () => {
-  await onRanks(2, async (rank) => {
+it('stateDict reads and loadStateDict writes the summoned values inside summonFullParams', () =>
+  onRanks(2, async (rank) => {
     const { model } = threeUnits(rank);
     const saved = await stateDict(model);
     await summonFullParams(model, async () => {
@@ -287,5 +280,4 @@ it('stateDict reads and loadStateDict writes the summoned values inside summonFu
       expect(Buffer.compare(await first!.toBytes(), [...saved.values()][0]!.data)).toBe(0);
     });
     expect(isSame(await stateDict(model), saved)).toBe(true);
-  });
-});
+  }));

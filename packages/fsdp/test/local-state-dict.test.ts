@@ -8,8 +8,8 @@ import { type forwardBackward, onRanks } from '../../../tooling/test-kit/index.t
 import { shardedWithBuffers } from './support/batch-norm-model.js';
 import { shardedGpt2 } from './support/sharding.js';
 
-it('local shards round-trip and invalidate what was gathered', async () => {
-  await onRanks(2, async (rank) => {
+it('local shards round-trip and invalidate what was gathered', () =>
+  onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank, { fsdp: { reshardAfterForward: false } });
     const rows = { batch: 2, first: rank.rank, count: 1 };
     const saved = await localStateDict(model);
@@ -29,12 +29,11 @@ it('local shards round-trip and invalidate what was gathered', async () => {
     expect(await rank.device.noGrad(lossOf)).not.toBe(loss);
     await loadLocalStateDict(model, saved);
     expect(await rank.device.noGrad(lossOf)).toBe(loss);
-  });
-});
+  }));
 
 describe('a local dict', () => {
-  it('trains on from where it was saved, on every instance that kept full parameters', async () => {
-    await onRanks(2, async (rank) => {
+  it('trains on from where it was saved, on every instance that kept full parameters', () =>
+    onRanks(2, async (rank) => {
       const { model, gpt2 } = shardedGpt2(rank, { fsdp: { reshardAfterForward: false } });
       const saved = await localStateDict(model);
       const rows = { batch: 2, first: rank.rank, count: 1 };
@@ -64,11 +63,10 @@ describe('a local dict', () => {
       expect(await innerOutput()).toEqual(output);
       expect(await rank.device.noGrad(() => forwardOnly(rank.device, model, rows))).toBe(loss);
       x.dispose();
-    });
-  });
+    }));
 
-  it('is refused with other keys, and with strict: false loads what is there', async () => {
-    await onRanks(2, async (rank) => {
+  it('is refused with other keys, and with strict: false loads what is there', () =>
+    onRanks(2, async (rank) => {
       const model = shardedWithBuffers(rank);
       const saved = await localStateDict(model);
       const zeroed = {
@@ -82,8 +80,7 @@ describe('a local dict', () => {
       expect(await localStateDict(model)).toEqual(saved);
       await loadLocalStateDict(model, partial, { strict: false });
       expect(await localStateDict(model)).toEqual(new Map([...saved, ['flat_param_1', zeroed]]));
-    });
-  });
+    }));
 });
 
 async function forwardOnly(

@@ -38,31 +38,28 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
 });
 
 describe('a module with wrapped ones inside is wrapped again', () => {
-  it.each([1, 2])(
-    'world size %i: the same output, bit for bit, and training',
-    async (worldSize) => {
-      await onRanks(worldSize, async ({ device, group, rank }) => {
-        const wrap = wrapIn({ group });
-        const run = (module: Module) => outputOf(module, { first: rank, count: 2 });
-        const bare = new Stack(device, [layer(device), layer(device)]);
-        const plain = await run(bare);
-        const inner = wrap(bare.children().get('0')!);
-        bare.replaceChild('0', inner);
-        const once = wrap(bare);
-        expect(await run(once)).toEqual(plain);
-        await trainOnce(once, { first: rank, count: 2 });
-        once.zeroGrad();
-        expect(once.isRoot).toBe(true);
-        const twice = wrap(new Stack(device, [once, layer(device)]));
-        const again = wrap(once);
-        expect(await run(again)).toEqual(plain);
-        expect(again.isRoot).toBe(true);
-        await trainOnce(twice, { first: rank, count: 2 });
-        expect([twice, once, inner].map(({ isRoot }) => isRoot)).toEqual([true, false, false]);
-        expectIdle(twice);
-        expect(device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
-      });
-    },
+  it.each([1, 2])('world size %i: the same output, bit for bit, and training', (worldSize) =>
+    onRanks(worldSize, async ({ device, group, rank }) => {
+      const wrap = wrapIn({ group });
+      const run = (module: Module) => outputOf(module, { first: rank, count: 2 });
+      const bare = new Stack(device, [layer(device), layer(device)]);
+      const plain = await run(bare);
+      const inner = wrap(bare.children().get('0')!);
+      bare.replaceChild('0', inner);
+      const once = wrap(bare);
+      expect(await run(once)).toEqual(plain);
+      await trainOnce(once, { first: rank, count: 2 });
+      once.zeroGrad();
+      expect(once.isRoot).toBe(true);
+      const twice = wrap(new Stack(device, [once, layer(device)]));
+      const again = wrap(once);
+      expect(await run(again)).toEqual(plain);
+      expect(again.isRoot).toBe(true);
+      await trainOnce(twice, { first: rank, count: 2 });
+      expect([twice, once, inner].map(({ isRoot }) => isRoot)).toEqual([true, false, false]);
+      expectIdle(twice);
+      expect(device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
+    }),
   );
 });
 

@@ -23,8 +23,8 @@ const NAMES = ['0.0', '0.1', '1', '2'].flatMap((path) => [`${path}.weight`, `${p
 describe.each([1, 2, 3])('named parameters, world size %i', (worldSize) => {
   it.each([true, false])(
     'have the names and shapes of the plain model, flattened %s, also when summoned',
-    async (flattenParameters) => {
-      await onRanks(worldSize, async ({ device, group, rank }) => {
+    (flattenParameters) =>
+      onRanks(worldSize, async ({ device, group, rank }) => {
         const plain = build(device, (module) => module);
         const listing = (module: Module) =>
           module.namedParameters().map(([name, { shape }]) => [name, shape]);
@@ -45,22 +45,20 @@ describe.each([1, 2, 3])('named parameters, world size %i', (worldSize) => {
           }
         });
         expect(listing(model)).toEqual(listing(plain));
-      });
-    },
+      }),
   );
 
-  it('flat parameters have names of their own in local state', async () => {
-    await onRanks(worldSize, async ({ device, group }) => {
+  it('flat parameters have names of their own in local state', () =>
+    onRanks(worldSize, async ({ device, group }) => {
       const model = new FullyShardedDataParallel(layer(device), { processGroup: group });
       const keys = [...(await localStateDict(model)).keys()];
       expect(keys).toEqual(['flat_param_0']);
-    });
-  });
+    }));
 });
 
 describe('the module inside', () => {
-  it('is found through wrappers, and its children by place and name', async () => {
-    await onRanks(1, async ({ device, group }) => {
+  it('is found through wrappers, and its children by place and name', () =>
+    onRanks(1, async ({ device, group }) => {
       const wrap = wrapIn({ group });
       const [a, b] = [layer(device), layer(device)];
       const list = new ModuleList(device, [a, b]);
@@ -69,19 +67,17 @@ describe('the module inside', () => {
       expect(innerModule(a)).toBe(a);
       expect([model.at(0), model.at(-1), model.at(2)]).toEqual([a, b, undefined]);
       expect([model.get('1'), model.get('x')]).toEqual([b, undefined]);
-    });
-  });
+    }));
 
-  it('keeps its type', async () => {
-    await onRanks(1, async ({ device, group }) => {
+  it('keeps its type', () =>
+    onRanks(1, async ({ device, group }) => {
       const linear = new Linear(device, { inFeatures: DIM, outFeatures: 2 });
       const model = new FullyShardedDataParallel(linear, { processGroup: group });
       // TypeScript rejects this line if the module's type is lost.
       expect(model.module.weight.shape).toEqual([2, DIM]);
       const output = await model.call(device.zeros([1, DIM]));
       expect(output.shape).toEqual([1, 2]);
-    });
-  });
+    }));
 });
 
 describe('toString', () => {

@@ -47,8 +47,8 @@ describe('gradients of a shard are not those of the model', () => {
   it.each([
     ['whole model', (net: Sequential) => net.parameters()],
     ['a layer that one rank holds whole', (net: Sequential) => net.layers()[0]!.parameters()],
-  ])('nn.clipGradNorm refuses sharded parameters on every rank: %s', async (_, pick) => {
-    await onRanks(2, async (rank) => {
+  ])('nn.clipGradNorm refuses sharded parameters on every rank: %s', (_, pick) =>
+    onRanks(2, async (rank) => {
       const { net, backward } = sharded(rank);
       await backward();
       const parameters = pick(net);
@@ -59,11 +59,11 @@ describe('gradients of a shard are not those of the model', () => {
       await expect(scaleGradients(parameters, rank.device.full([1], 1))).rejects.toThrow(
         NnConfigError,
       );
-    });
-  });
+    }),
+  );
 
-  it('nn.clipGradNorm takes parameters that one rank shards alone, and so has whole', async () => {
-    await onRanks(1, async (rank) => {
+  it('nn.clipGradNorm takes parameters that one rank shards alone, and so has whole', () =>
+    onRanks(1, async (rank) => {
       const { net, backward } = sharded(rank, { mixedPrecision: true, computeDType: 'bf16' });
       await backward();
       const flat = net.parameters()[0]!.piece!.flat;
@@ -71,8 +71,7 @@ describe('gradients of a shard are not those of the model', () => {
       const norm = await (await clipGradNorm(net.parameters(), 1)).norm.item();
       expect(norm).toBeGreaterThan(1);
       expect(norm).toBeCloseTo(Math.hypot(...gradient), 3);
-    });
-  });
+    }));
 });
 
 describe('values of a sharded module rest in its shards', () => {
@@ -93,17 +92,16 @@ describe('values of a sharded module rest in its shards', () => {
     });
   });
 
-  it('nn.resetParameters refuses gathered copies, which nobody writes back', async () => {
-    await onRanks(2, async (rank) => {
+  it('nn.resetParameters refuses gathered copies, which nobody writes back', () =>
+    onRanks(2, async (rank) => {
       const { model, first, evaluate } = sharded(rank);
       await evaluate();
       expect(() => resetParameters(first, { seed: 1 })).toThrow(NnConfigError);
       expect(() => resetParameters(model, { seed: 1 })).toThrow(/resetParameters/);
-    });
-  });
+    }));
 
-  it('a model that one rank shards in f32 equals its shard, so nn writes to the right place', async () => {
-    await onRanks(1, async (rank) => {
+  it('a model that one rank shards in f32 equals its shard, so nn writes to the right place', () =>
+    onRanks(1, async (rank) => {
       const { model, net, evaluate } = sharded(rank);
       await evaluate();
       resetParameters(net, { seed: 1 });
@@ -112,12 +110,11 @@ describe('values of a sharded module rest in its shards', () => {
         const { data } = state.get('0.weight')!;
         expect(await net.parameters()[0]!.toBytes()).toEqual(data);
       });
-    });
-  });
+    }));
 });
 
-it('the state dict of an optimizer refuses sharded parameters on every rank', async () => {
-  await onRanks(2, async (rank) => {
+it('the state dict of an optimizer refuses sharded parameters on every rank', () =>
+  onRanks(2, async (rank) => {
     const { first, backward } = sharded(rank);
     const optimizer = new AdamW(first.parameters());
     await backward();
@@ -126,5 +123,4 @@ it('the state dict of an optimizer refuses sharded parameters on every rank', as
     await expect(optimizer.stateDict(named)).rejects.toThrow(OptimizerError);
     const dict = { state: new Map(), paramGroups: [] };
     await expect(optimizer.loadStateDict(dict, named)).rejects.toThrow(OptimizerError);
-  });
-});
+  }));

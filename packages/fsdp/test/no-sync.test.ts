@@ -22,8 +22,8 @@ describe.each(['bf16', 'f16'] as const)('noSync while gradients travel in %s', (
   // Above this value the format's numbers are 2 apart, so a sum in 16 bits would lose a single 1.
   const large = computeDType === 'bf16' ? 256 : 2048;
 
-  it.each([false, true])('adds up in f32, resharding after forward: %s', async (reshards) => {
-    await onRanks(2, async (rank) => {
+  it.each([false, true])('adds up in f32, resharding after forward: %s', (reshards) =>
+    onRanks(2, async (rank) => {
       const { model } = pair(rank, {
         mixedPrecision: true,
         computeDType,
@@ -36,8 +36,8 @@ describe.each(['bf16', 'f16'] as const)('noSync while gradients travel in %s', (
       });
       await backwardOf(model, LENGTH, 1);
       expect(await firstGradients(model)).toEqual([large + 2, large + 2]);
-    });
-  });
+    }),
+  );
 });
 
 describe.each([
@@ -45,8 +45,8 @@ describe.each([
   { findUnusedParameters: true },
   { findUnusedParameters: false, bucketCapMb: 0 },
 ])('what noSync left in a part that the last backward misses, %j', (options) => {
-  it.each(['is skipped in forward', 'is detached'])('is reduced where it %s', async (how) => {
-    await onRanks(2, async (rank) => {
+  it.each(['is skipped in forward', 'is detached'])('is reduced where it %s', (how) =>
+    onRanks(2, async (rank) => {
       const { inner, model } = pair(rank, options);
       await model.noSync(() => backwardOf(model, LENGTH, 2 + 4 * rank.rank));
       expect(await firstGradients(model)).toEqual([undefined, undefined]);
@@ -58,32 +58,29 @@ describe.each([
       await backwardOf(model, LENGTH, 16);
       // The means over ranks: of 2 and 6, which noSync left, and of 16 and 16, which came after it.
       expect(await firstGradients(model)).toEqual([4, 20]);
-    });
-  });
+    }),
+  );
 });
 
 describe('noSync whose body throws', () => {
-  it.each(['before a forward', 'after a backward'])(
-    'a throw %s is over ends noSync',
-    async (when) => {
-      await onRanks(2, async (rank) => {
-        const { model } = pair(rank);
-        const thrown = model.noSync(async () => {
-          if (when === 'after a backward') {
-            await backwardOf(model, LENGTH, 2 + 4 * rank.rank);
-          }
-          throw new Error('a bad batch');
-        });
-        await expect(thrown).rejects.toThrow('a bad batch');
-        await backwardOf(model, LENGTH, 1 + 2 * rank.rank);
-        const left = when === 'after a backward' ? 4 : 0;
-        expect(await firstGradients(model)).toEqual([2 + left, 2 + left]);
+  it.each(['before a forward', 'after a backward'])('a throw %s is over ends noSync', (when) =>
+    onRanks(2, async (rank) => {
+      const { model } = pair(rank);
+      const thrown = model.noSync(async () => {
+        if (when === 'after a backward') {
+          await backwardOf(model, LENGTH, 2 + 4 * rank.rank);
+        }
+        throw new Error('a bad batch');
       });
-    },
+      await expect(thrown).rejects.toThrow('a bad batch');
+      await backwardOf(model, LENGTH, 1 + 2 * rank.rank);
+      const left = when === 'after a backward' ? 4 : 0;
+      expect(await firstGradients(model)).toEqual([2 + left, 2 + left]);
+    }),
   );
 
-  it('a noSync inside another leaves that one on', async () => {
-    await onRanks(2, async (rank) => {
+  it('a noSync inside another leaves that one on', () =>
+    onRanks(2, async (rank) => {
       const { model } = pair(rank);
       await model.noSync(async () => {
         await expect(
@@ -94,8 +91,7 @@ describe('noSync whose body throws', () => {
         await backwardOf(model, LENGTH, 1);
       });
       expect(await firstGradients(model)).toEqual([undefined, undefined]);
-    });
-  });
+    }));
 });
 
 describe.each([
@@ -127,28 +123,25 @@ describe.each([
     return { inner, model, fail };
   }
 
-  it.each([true, false])(
-    'leaves what it has not changed of noSync, in noSync: %s',
-    async (isLocal) => {
-      await onRanks(worldSize, async (rank) => {
-        const { inner, model, fail } = failing(rank);
-        await model.noSync(() => backwardOf(model, LENGTH, 2));
-        await (isLocal ? model.noSync(() => fail('before')) : fail('before'));
-        await backwardOf(model, LENGTH, 1);
-        expect(await firstGradients(model)).toEqual([3, 3]);
-        // Where part 1 has been changed and is begun again, part 0 still has what was left.
-        model.zeroGrad();
-        await model.noSync(() => backwardOf(model, LENGTH, 2));
-        await (isLocal ? model.noSync(() => fail('after')) : fail('after'));
-        inner.children().get('1')!.zeroGrad();
-        await backwardOf(model, LENGTH, 1);
-        expect(await firstGradients(model)).toEqual([3, 1]);
-      });
-    },
+  it.each([true, false])('leaves what it has not changed of noSync, in noSync: %s', (isLocal) =>
+    onRanks(worldSize, async (rank) => {
+      const { inner, model, fail } = failing(rank);
+      await model.noSync(() => backwardOf(model, LENGTH, 2));
+      await (isLocal ? model.noSync(() => fail('before')) : fail('before'));
+      await backwardOf(model, LENGTH, 1);
+      expect(await firstGradients(model)).toEqual([3, 3]);
+      // Where part 1 has been changed and is begun again, part 0 still has what was left.
+      model.zeroGrad();
+      await model.noSync(() => backwardOf(model, LENGTH, 2));
+      await (isLocal ? model.noSync(() => fail('after')) : fail('after'));
+      inner.children().get('1')!.zeroGrad();
+      await backwardOf(model, LENGTH, 1);
+      expect(await firstGradients(model)).toEqual([3, 1]);
+    }),
   );
 
-  it.each([true, false])('is as if it had never run, in noSync: %s', async (isLocal) => {
-    await onRanks(worldSize, async (rank) => {
+  it.each([true, false])('is as if it had never run, in noSync: %s', (isLocal) =>
+    onRanks(worldSize, async (rank) => {
       const { model, fail } = failing(rank);
       await backwardOf(model, LENGTH, 4);
       if (worldSize === 1) {
@@ -160,13 +153,13 @@ describe.each([
       expect(await firstGradients(model)).toEqual([before + 1, before + 1]);
       model.zeroGrad();
       expect(rank.device.memory().live.gradient).toBe(0);
-    });
-  });
+    }),
+  );
 
   it.each([true, false])(
     'a backward that has added to what noSync left makes the next reduction ask for zeroGrad, in noSync: %s',
-    async (isLocal) => {
-      await onRanks(worldSize, async (rank) => {
+    (isLocal) =>
+      onRanks(worldSize, async (rank) => {
         const { inner, model, fail } = failing(rank);
         await model.noSync(() => backwardOf(model, LENGTH, 2));
         await (isLocal ? model.noSync(() => fail('after')) : fail('after'));
@@ -182,13 +175,12 @@ describe.each([
         await model.noSync(() => backwardOf(model, LENGTH, 2));
         await backwardOf(model, LENGTH, 1);
         expect(await firstGradients(model)).toEqual([3, 3]);
-      });
-    },
+      }),
   );
 });
 
-it('a failed backward of a single rank that has added to an earlier gradient asks for zeroGrad', async () => {
-  await onRanks(1, async (rank) => {
+it('a failed backward of a single rank that has added to an earlier gradient asks for zeroGrad', () =>
+  onRanks(1, async (rank) => {
     const { inner, model } = pair(rank);
     await backwardOf(model, LENGTH, 4);
     const stop = rank.device.autograd.onGradientFinal(inner.parameters()[0]!, () => {
@@ -200,11 +192,10 @@ it('a failed backward of a single rank that has added to an earlier gradient ask
     model.zeroGrad();
     await backwardOf(model, LENGTH, 1);
     expect(await firstGradients(model)).toEqual([1, 1]);
-  });
-});
+  }));
 
-it('zeroGrad of a part forgets what noSync left of that part, and of no other', async () => {
-  await onRanks(2, async ({ device, group, rank }) => {
+it('zeroGrad of a part forgets what noSync left of that part, and of no other', () =>
+  onRanks(2, async ({ device, group, rank }) => {
     // There is one flat parameter; each part lies in a shard of its own, followed by padding.
     const parts = [0, 1].map(() => new Dot(device, LENGTH));
     const inner = new Dots(device, parts);
@@ -218,5 +209,4 @@ it('zeroGrad of a part forgets what noSync left of that part, and of no other', 
     inner.chosen = [0, 1];
     await backwardOf(model, LENGTH, 2);
     expect(await firstGradients(model)).toEqual([rank === 0 ? 2 : 6]);
-  });
-});
+  }));

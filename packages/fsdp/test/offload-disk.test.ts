@@ -10,8 +10,9 @@ import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
 import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
-import { bundle, newFolder, RunningProgram } from '../../../tooling/test-kit/processes.ts';
+import { bundle, RunningProgram } from '../../../tooling/test-kit/processes.ts';
 import { bitsOf, storedTraining } from './support/offload-training.js';
 
 /** Returns digests of all weights. */
@@ -34,7 +35,7 @@ async function uninterrupted(worldSize: number, steps: number): Promise<object[]
 describe('a store that is opened again', () => {
   it('goes on after ten steps as if nothing had happened', async () => {
     const expected = await uninterrupted(2, 14);
-    const paths = [await newFolder(), await newFolder()];
+    const paths = [newFolder(), newFolder()];
     const losses: number[][] = [[], []];
     const through = async (rank: Rank, from: number, to: number) => {
       const store = await openDiskStore({ directory: paths[rank.rank]! });
@@ -58,7 +59,7 @@ describe('a store that is opened again', () => {
 
   it('starts afresh without resume, whatever is there', async () => {
     const expected = await uninterrupted(1, 2);
-    const directory = await newFolder();
+    const directory = newFolder();
     for (let life = 0; life < 2; life++) {
       const [actual] = await onRanks(1, async (rank) => {
         const store = await openDiskStore({ directory });
@@ -127,7 +128,7 @@ describe('a process that is killed', () => {
   it.each([60, 85, 97])(
     'a process killed at its write %i leaves a whole step to go on from',
     async (numWrites) => {
-      const directory = await newFolder();
+      const directory = newFolder();
       const program = await bundle(new URL('support/offload-process.ts', import.meta.url));
       const child = new RunningProgram(program, [directory, String(numWrites)]);
       const { signal, printed } = await child.ended;
@@ -182,7 +183,7 @@ describe('a full disk', () => {
   );
 
   it('leaves the last generation to the next process that opens it', async () => {
-    const directory = await newFolder();
+    const directory = newFolder();
     const [before] = await onRanks(1, async (rank) => {
       let isFull = false;
       const files = interceptFiles(({ operation, path }) => {
@@ -244,8 +245,8 @@ describe('a full disk', () => {
 });
 
 describe('what is read and written', () => {
-  it('nothing is written that has not changed', async () => {
-    await onRanks(2, async (rank) => {
+  it('nothing is written that has not changed', () =>
+    onRanks(2, async (rank) => {
       const written: string[] = [];
       const noting = refusing(createHostStore(), (key) => {
         written.push(key);
@@ -273,11 +274,10 @@ describe('what is read and written', () => {
       expect(await calls(() => stateDict(model))).toEqual([]);
       expect(await calls(() => summonFullParams(model, () => {}, { volatile: true }))).toEqual([]);
       expect(await calls(() => step(2))).toEqual([...changed, ...keys('gradient')].sort());
-    });
-  });
+    }));
 
-  it('a unit is read while the one before it computes', async () => {
-    await onRanks(2, async (rank) => {
+  it('a unit is read while the one before it computes', () =>
+    onRanks(2, async (rank) => {
       const events: string[] = [];
       const store = watched(createHostStore(), (key) => events.push(`read ${key}`));
       const { model, step, backward } = storedTraining(rank, store);
@@ -298,11 +298,10 @@ describe('what is read and written', () => {
       };
       const read = at(`read rank${rank.rank}/block 2/parameter`);
       expect(read).toBeLessThan(at('block 1 computes'));
-    });
-  });
+    }));
 
   it('damage is told where it is met, and nothing runs on it', async () => {
-    const directory = await newFolder();
+    const directory = newFolder();
     await onRanks(1, async (rank) => {
       const store = await openDiskStore({ directory });
       const { model, step } = storedTraining(rank, store);

@@ -37,8 +37,8 @@ describe.each(CELLS)('$worldSize ranks, $dtype, resharding $isResharding', (cell
   });
 });
 
-it('a norm brings one gradient at a time, and writes nothing', async () => {
-  await onRanks(2, async (rank) => {
+it('a norm brings one gradient at a time, and writes nothing', () =>
+  onRanks(2, async (rank) => {
     const writes: string[] = [];
     const store = recording(createHostStore(), writes);
     const { model } = await stepped(rank, { offloadConfig: { store } });
@@ -51,11 +51,10 @@ it('a norm brings one gradient at a time, and writes nothing', async () => {
     const largest = Math.max(root.shardLength, block.shardLength);
     expect(ledger.peak()).toMatchObject({ gradient: 4 * largest, parameter: 0, optimizer: 0 });
     expect(writes).toEqual([]);
-  });
-});
+  }));
 
-it('holds live bytes and buffers flat over 30 steps', async () => {
-  await onRanks(2, async (rank) => {
+it('holds live bytes and buffers flat over 30 steps', () =>
+  onRanks(2, async (rank) => {
     const { model, optimizer } = await stepped(rank, { moveParamsToCpu: true });
     const seen = new Set<string>();
     for (let step = 1; step < 30; step++) {
@@ -66,8 +65,7 @@ it('holds live bytes and buffers flat over 30 steps', async () => {
       seen.add(JSON.stringify([live, reservedBytes, bufferCount]));
     }
     expect(seen.size).toBe(1);
-  });
-});
+  }));
 
 async function stepped(rank: Rank, fsdp: Partial<FsdpOptions>) {
   const { model } = shardedGpt2(rank, { config: CONFIG, fsdp });

@@ -25,6 +25,7 @@ import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { crossEntropy } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import {
   forwardBackward,
   onRanks,
@@ -32,7 +33,6 @@ import {
   TINY,
   tokens,
 } from '../../../tooling/test-kit/index.ts';
-import { newFolder } from '../../../tooling/test-kit/processes.ts';
 import { bitsOf } from './support/offload-training.js';
 import { shardedGpt2 } from './support/sharding.js';
 
@@ -66,15 +66,15 @@ describe('where parameters and gradients rest', () => {
     [{ moveParamsToCpu: true, moveGradsToCpu: false }, /moveGradsToCpu/],
     [{ offloadConfig: { store: createHostStore() }, moveGradsToCpu: false }, /moveGradsToCpu/],
     [{ offloadConfig: { store: createHostStore() }, moveParamsToCpu: false }, /moveParamsToCpu/],
-  ] as const)('%o breaks', async (options, message) => {
-    await onRanks(1, async (rank) => {
+  ] as const)('%o breaks', (options, message) =>
+    onRanks(1, async (rank) => {
       expect(() => shardedGpt2(rank, { config: SMALL, fsdp: options })).toThrow(FsdpConfigError);
       expect(() => shardedGpt2(rank, { config: SMALL, fsdp: options })).toThrow(message);
-    });
-  });
+    }),
+  );
 
-  it('gradients alone may rest on the host', async () => {
-    await onRanks(2, async (rank) => {
+  it('gradients alone may rest on the host', () =>
+    onRanks(2, async (rank) => {
       const { model } = shardedGpt2(rank, { config: SMALL, fsdp: { moveGradsToCpu: true } });
       const optimizer = new AdamW(model.parameters());
       await forwardBackward(rank.device, model, 0, { batch: 4, first: 2 * rank.rank, count: 2 });
@@ -85,8 +85,7 @@ describe('where parameters and gradients rest', () => {
       }
       await optimizer.step();
       expect(rank.device.memory().live.optimizer).toBeGreaterThan(0);
-    });
-  });
+    }));
 });
 
 describe.each([
@@ -104,37 +103,34 @@ describe.each([
     return new FullyShardedDataParallel(gpt2, { processGroup: group, ...fsdp });
   };
 
-  it.each([1, 2])(
-    'state dicts before and after a forward, whole and local, %i ranks',
-    async (W) => {
-      await onRanks(W, async (rank) => {
-        const resident = wrapped(rank, { ...options, moveParamsToCpu: false });
-        const model = wrapped(rank);
-        const first = await stateDict(model);
-        expect(bitsOf(first)).toEqual(bitsOf(await stateDict(resident)));
-        const loss = await evaluate(rank, model);
-        expect(loss).toBe(await evaluate(rank, resident));
-        expect(bitsOf(await stateDict(model))).toEqual(bitsOf(first));
+  it.each([1, 2])('state dicts before and after a forward, whole and local, %i ranks', (W) =>
+    onRanks(W, async (rank) => {
+      const resident = wrapped(rank, { ...options, moveParamsToCpu: false });
+      const model = wrapped(rank);
+      const first = await stateDict(model);
+      expect(bitsOf(first)).toEqual(bitsOf(await stateDict(resident)));
+      const loss = await evaluate(rank, model);
+      expect(loss).toBe(await evaluate(rank, resident));
+      expect(bitsOf(await stateDict(model))).toEqual(bitsOf(first));
 
-        const local = await localStateDict(model);
-        expect(bitsOf(local)).toEqual(bitsOf(await localStateDict(resident)));
-        expect(rank.device.memory().live.optimizer).toBe(0);
+      const local = await localStateDict(model);
+      expect(bitsOf(local)).toEqual(bitsOf(await localStateDict(resident)));
+      expect(rank.device.memory().live.optimizer).toBe(0);
 
-        // The loaded values also replace what the root has gathered, on the host too.
-        const other = changed(first);
-        await loadStateDict(model, other);
-        await loadStateDict(resident, other);
-        expect(bitsOf(await stateDict(model))).toEqual(bitsOf(other));
-        expect(await evaluate(rank, model)).toBe(await evaluate(rank, resident));
-        expect(await evaluate(rank, model)).not.toBe(loss);
-        await loadLocalStateDict(model, local);
-        expect(await evaluate(rank, model)).toBe(loss);
-      });
-    },
+      // The loaded values also replace what the root has gathered, on the host too.
+      const other = changed(first);
+      await loadStateDict(model, other);
+      await loadStateDict(resident, other);
+      expect(bitsOf(await stateDict(model))).toEqual(bitsOf(other));
+      expect(await evaluate(rank, model)).toBe(await evaluate(rank, resident));
+      expect(await evaluate(rank, model)).not.toBe(loss);
+      await loadLocalStateDict(model, local);
+      expect(await evaluate(rank, model)).toBe(loss);
+    }),
   );
 
-  it('a summon sees the values, keeps what each rank wrote into its own shard, and nothing if volatile', async () => {
-    await onRanks(2, async (rank) => {
+  it('a summon sees the values, keeps what each rank wrote into its own shard, and nothing if volatile', () =>
+    onRanks(2, async (rank) => {
       const results: object[] = [];
       for (const model of [wrapped(rank), wrapped(rank, { ...options, moveParamsToCpu: false })]) {
         const before = await stateDict(model);
@@ -150,12 +146,11 @@ describe.each([
       }
       expect(results[0]).toEqual(results[1]);
       expect(rank.device.memory().live.gathered).toBe(0);
-    });
-  });
+    }));
 });
 
-it('what was gathered is stale once the shard is written', async () => {
-  await onRanks(2, async (rank) => {
+it('what was gathered is stale once the shard is written', () =>
+  onRanks(2, async (rank) => {
     const fsdp = { ...HOST, reshardAfterForward: false };
     const { model } = shardedGpt2(rank, { config: SMALL, fsdp });
     await evaluate(rank, model);
@@ -165,11 +160,10 @@ it('what was gathered is stale once the shard is written', async () => {
       expect(unit.full.isPresent).toBe(false);
       expect(await unit.values.read(16, 8)).toEqual(new Uint8Array(8));
     }
-  });
-});
+  }));
 
-it('a body that throws inside a summon leaves what it wrote, and the parameters in place', async () => {
-  await onRanks(2, async (rank) => {
+it('a body that throws inside a summon leaves what it wrote, and the parameters in place', () =>
+  onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank, { config: SMALL, fsdp: HOST });
     const before = await stateDict(model);
     const broken = summonFullParams(model, () => {
@@ -179,8 +173,7 @@ it('a body that throws inside a summon leaves what it wrote, and the parameters 
     expect(model.trainingState).toBe('idle');
     expect(bitsOf(await stateDict(model))).toEqual(bitsOf(before));
     expect(Number.isFinite(await evaluate(rank, model))).toBe(true);
-  });
-});
+  }));
 
 describe('trained as on the device', () => {
   /** Compares the bits of losses and weights on the host with those on the device. */
@@ -309,7 +302,7 @@ describe('trained as on the device', () => {
         let fsdp = given;
         let store: ShardStore | undefined;
         if (given.moveParamsToCpu && tier === 'disk') {
-          store = await openDiskStore({ directory: await newFolder() });
+          store = await openDiskStore({ directory: newFolder() });
           fsdp = { offloadConfig: { store } };
         }
         const { device } = rank;

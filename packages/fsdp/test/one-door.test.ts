@@ -55,8 +55,8 @@ function gate() {
 }
 
 describe.each([1, 2, 3])('world size %i', (worldSize) => {
-  it('calls made at once give what they give one after the other', async () => {
-    await onRanks(worldSize, async (rank) => {
+  it('calls made at once give what they give one after the other', () =>
+    onRanks(worldSize, async (rank) => {
       const model = net(rank);
       const optimizer = adam(model);
       await train(model, optimizer, { rank, steps: [0] });
@@ -80,11 +80,10 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       }
       expect(results[3]).toEqual(full);
       expect(bitsOf(results[4])).toEqual(two);
-    });
-  });
+    }));
 
-  it('collectives of calls made at once stand in the order of the calls', async () => {
-    await onRanks(worldSize, async (rank) => {
+  it('collectives of calls made at once stand in the order of the calls', () =>
+    onRanks(worldSize, async (rank) => {
       const model = net(rank);
       await trainOnce(model, rowsOf(rank));
       const calls = [
@@ -101,11 +100,10 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       const expected = seen.splice(0);
       await Promise.all(calls.map((call) => call()));
       expect(seen).toEqual(expected);
-    });
-  });
+    }));
 
-  it('two calls of initialize at once are one', async () => {
-    await onRanks(worldSize, async (rank) => {
+  it('two calls of initialize at once are one', () =>
+    onRanks(worldSize, async (rank) => {
       const model = net(rank);
       const [first, second, dict] = await Promise.all([
         model.initialize(),
@@ -114,8 +112,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       ]);
       expect(second).toBe(first);
       expect(bitsOf(await stateDict(model))).toEqual(bitsOf(dict));
-    });
-  });
+    }));
 
   it('a save that nobody awaited ends before the next forward begins', async () => {
     const run = async (isAwaited: boolean) =>
@@ -136,8 +133,8 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     expect(await run(false)).toEqual(await run(true));
   });
 
-  it('a norm that nobody awaited is that of the gradients before the backward', async () => {
-    await onRanks(worldSize, async (rank) => {
+  it('a norm that nobody awaited is that of the gradients before the backward', () =>
+    onRanks(worldSize, async (rank) => {
       const { device } = rank;
       const model = net(rank);
       await trainOnce(model, rowsOf(rank));
@@ -149,43 +146,39 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
         expect(await norm).toBe(before);
         expect(await gradNorm(model)).not.toBe(before);
       });
-    });
-  });
+    }));
 
   it.each([
     ['on the device', {}],
     ['on the host', { moveParamsToCpu: true }],
-  ] as const)(
-    'a norm of gradients %s that nobody awaited has its turn before a forward',
-    async (...at) => {
-      await onRanks(worldSize, async (rank) => {
-        const { device } = rank;
-        const model = net(rank, at[1]);
-        const optimizer = adam(model);
-        await trainOnce(model, rowsOf(rank));
-        const before = await gradNorm(model);
-        await device.scope(async () => {
-          const norm = gradNorm(model);
-          const loss = lossOf((await model.call(inputs(device, rowsOf(rank), 1))) as Tensor);
-          expect(await norm).toBe(before);
-          await loss.backward();
-          const after = await gradNorm(model);
-          expect(after).not.toBe(before);
-          const clipping = clipGradNorm(model, after / 2);
-          await model.call(inputs(device, rowsOf(rank), 2));
-          const clipped = await clipping;
-          expect(await clipped.norm.item()).toBe(Math.fround(after));
-          await scaleGradients(model, clipped.scale);
-          expect(Math.abs((await gradNorm(model)) / after - 0.5)).toBeLessThan(1e-5);
-        });
-        await optimizer.step();
-        optimizer.zeroGrad();
+  ] as const)('a norm of gradients %s that nobody awaited has its turn before a forward', (...at) =>
+    onRanks(worldSize, async (rank) => {
+      const { device } = rank;
+      const model = net(rank, at[1]);
+      const optimizer = adam(model);
+      await trainOnce(model, rowsOf(rank));
+      const before = await gradNorm(model);
+      await device.scope(async () => {
+        const norm = gradNorm(model);
+        const loss = lossOf((await model.call(inputs(device, rowsOf(rank), 1))) as Tensor);
+        expect(await norm).toBe(before);
+        await loss.backward();
+        const after = await gradNorm(model);
+        expect(after).not.toBe(before);
+        const clipping = clipGradNorm(model, after / 2);
+        await model.call(inputs(device, rowsOf(rank), 2));
+        const clipped = await clipping;
+        expect(await clipped.norm.item()).toBe(Math.fround(after));
+        await scaleGradients(model, clipped.scale);
+        expect(Math.abs((await gradNorm(model)) / after - 0.5)).toBeLessThan(1e-5);
       });
-    },
+      await optimizer.step();
+      optimizer.zeroGrad();
+    }),
   );
 
-  it('a save or dict beside a step is refused, for it would mix two of them', async () => {
-    await onRanks(worldSize, async (rank) => {
+  it('a save or dict beside a step is refused, for it would mix two of them', () =>
+    onRanks(worldSize, async (rank) => {
       const model = net(rank);
       const optimizer = adam(model);
       await train(model, optimizer, { rank, steps: [0] });
@@ -198,11 +191,10 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       open();
       await refused;
       expect(await store.files()).toEqual([]);
-    });
-  });
+    }));
 
-  it('a call made in a forward that nobody awaited is refused at once', async () => {
-    await onRanks(worldSize, async (rank) => {
+  it('a call made in a forward that nobody awaited is refused at once', () =>
+    onRanks(worldSize, async (rank) => {
       const { device } = rank;
       const model = net(rank);
       await model.initialize();
@@ -219,8 +211,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
         await output;
       });
       expect((await stateDict(model)).size).toBeGreaterThan(0);
-    });
-  });
+    }));
 });
 
 describe('one rank alone', () => {
@@ -304,8 +295,8 @@ describe('loadStateDict agrees over ranks', () => {
         return entries;
       },
     ],
-  ])('%s on one rank: an error on all, and nothing is loaded', async (_, onLast) => {
-    await onRanks(3, async (rank) => {
+  ])('%s on one rank: an error on all, and nothing is loaded', (_, onLast) =>
+    onRanks(3, async (rank) => {
       const model = net(rank);
       const before = bitsOf(await stateDict(model));
       const entries = await stateDict(model);
@@ -314,11 +305,11 @@ describe('loadStateDict agrees over ranks', () => {
       await expect(loading).rejects.toThrow(/got others on rank 2 than on rank 0/);
       expect(bitsOf(await stateDict(model))).toEqual(before);
       await loadStateDict(model, filled(await stateDict(model), 3));
-    });
-  });
+    }),
+  );
 
-  it('a name that one rank alone lacks: every rank stops', async () => {
-    await onRanks(2, async (rank) => {
+  it('a name that one rank alone lacks: every rank stops', () =>
+    onRanks(2, async (rank) => {
       const model = net(rank);
       const entries = await stateDict(model);
       const before = bitsOf(await stateDict(model));
@@ -328,11 +319,10 @@ describe('loadStateDict agrees over ranks', () => {
       const expected = rank.rank === 1 ? /Missing: 1\.weight/ : /rank 1\/2 failed: .*1\.weight/;
       await expect(loadStateDict(model, filled(entries, 1))).rejects.toThrow(expected);
       expect(bitsOf(await stateDict(model))).toEqual(before);
-    });
-  });
+    }));
 
-  it('a shard that does not fit on one rank: every rank stops, and nothing is loaded', async () => {
-    await onRanks(2, async (rank) => {
+  it('a shard that does not fit on one rank: every rank stops, and nothing is loaded', () =>
+    onRanks(2, async (rank) => {
       const model = net(rank);
       const entries = await localStateDict(model);
       for (const [name, { data }] of entries) {
@@ -345,6 +335,5 @@ describe('loadStateDict agrees over ranks', () => {
       const expected = rank.rank === 1 ? /Missing: flat_param_0/ : /rank 1\/2 failed/;
       await expect(loadLocalStateDict(model, entries)).rejects.toThrow(expected);
       expect(bitsOf(await localStateDict(model))).toEqual(before);
-    });
-  });
+    }));
 });

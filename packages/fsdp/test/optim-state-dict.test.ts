@@ -93,8 +93,8 @@ describe.each([
     }
   });
 
-  it('only rank 0 gets it, no device grows, and the optimizer is as before', async () => {
-    await onRanks(worldSize, async (rank) => {
+  it('only rank 0 gets it, no device grows, and the optimizer is as before', () =>
+    onRanks(worldSize, async (rank) => {
       const model = sharded(rank, { flattenParameters });
       const optimizer = adam(model);
       await train(model, optimizer, { rank, steps: [0, 1] });
@@ -106,11 +106,10 @@ describe.each([
       expect(rank.device.memory().live).toEqual(live);
       expect(rank.device.memory().peak).toEqual(live);
       expect(await localOptimStateDict(model, optimizer)).toEqual(before);
-    });
-  });
+    }));
 
-  it('a round trip gives each rank its own shard again, bit for bit, the input untouched', async () => {
-    await onRanks(worldSize, async (rank) => {
+  it('a round trip gives each rank its own shard again, bit for bit, the input untouched', () =>
+    onRanks(worldSize, async (rank) => {
       const model = sharded(rank, { flattenParameters });
       const optimizer = adam(model);
       await train(model, optimizer, { rank, steps: [0, 1] });
@@ -129,8 +128,7 @@ describe.each([
       }
       expect(getShardFromOptimStateDict(model, whole)).toEqual(own);
       expect(own.flats.size > 0 || rank.rank > 0).toBe(true);
-    });
-  });
+    }));
 
   it('what was saved over two ranks comes back over others, and trains on', async () => {
     const full = await saved(2);
@@ -202,8 +200,8 @@ describe('parameters that a step does not use', () => {
     },
   );
 
-  it('parameters that were frozen all along have no entry, inside a flat too', async () => {
-    await onRanks(2, async (rank) => {
+  it('parameters that were frozen all along have no entry, inside a flat too', () =>
+    onRanks(2, async (rank) => {
       const model = sharded(rank);
       const frozen = model.namedParameters().find(([name]) => name === '0.bias')![1];
       frozen.requiresGrad = false;
@@ -218,8 +216,7 @@ describe('parameters that a step does not use', () => {
       expect(getShardFromOptimStateDict(model, full!)).toEqual(
         await localOptimStateDict(model, optimizer),
       );
-    });
-  });
+    }));
 });
 
 it('tied weights have one entry', async () => {
@@ -277,8 +274,8 @@ describe('experts', () => {
   });
 });
 
-it('state of a parameter that was frozen after it was trained is kept', async () => {
-  await onRanks(2, async (rank) => {
+it('state of a parameter that was frozen after it was trained is kept', () =>
+  onRanks(2, async (rank) => {
     const model = sharded(rank);
     const optimizer = adam(model);
     await train(model, optimizer, { rank, steps: [0] });
@@ -299,12 +296,11 @@ it('state of a parameter that was frozen after it was trained is kept', async ()
       const isZero = [...tensors.values()].every(({ data }) => data.every((byte) => byte === 0));
       expect(isZero, name).toBe(false);
     }
-  });
-});
+  }));
 
 describe('options and extra keys', () => {
-  it('come along, and a state without entries starts the optimizer afresh', async () => {
-    await onRanks(2, async (rank) => {
+  it('come along, and a state without entries starts the optimizer afresh', () =>
+    onRanks(2, async (rank) => {
       const model = sharded(rank);
       const fresh = await gatherFullOptimStateDict(model, adam(model));
       const optimizer = adam(model);
@@ -330,6 +326,5 @@ describe('options and extra keys', () => {
           expect((await tensor.toArray()).every((value) => value === 0)).toBe(true);
         }
       }
-    });
-  });
+    }));
 });

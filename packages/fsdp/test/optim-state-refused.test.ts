@@ -61,14 +61,14 @@ describe('refuses', () => {
           extra: {},
         }),
     ],
-  ])('%s', async (_, type, run) => {
-    await onRanks(2, async (rank) => {
+  ])('%s', (_, type, run) =>
+    onRanks(2, async (rank) => {
       await expect(run(net(rank), rank.device)).rejects.toBeInstanceOf(type);
-    });
-  });
+    }),
+  );
 
-  it('a parameter that was in another group, by its name', async () => {
-    await onRanks(2, async (rank) => {
+  it('a parameter that was in another group, by its name', () =>
+    onRanks(2, async (rank) => {
       const model = net(rank);
       const optimizer = adam(model);
       await train(model, optimizer, { rank, steps: [0] });
@@ -78,8 +78,7 @@ describe('refuses', () => {
       const text = /'0\.bias' in saved group 1 and '1\.weight' in saved group 0/;
       await expect(loadOptimStateShard(model, own, shard)).rejects.toThrow(text);
       expect(own.groups.map(({ lr }) => lr)).toEqual([7, 7]);
-    });
-  });
+    }));
 
   describe('on all ranks of all replicas, where one', () => {
     /** Loads `given` on the last of 2 x 2 ranks, and the whole state on the others. */
@@ -123,8 +122,8 @@ describe('refuses', () => {
       })));
   });
 
-  it('ranks that have stepped differently, on every rank', async () => {
-    await onRanks(2, async (rank) => {
+  it('ranks that have stepped differently, on every rank', () =>
+    onRanks(2, async (rank) => {
       const model = net(rank);
       const optimizer = adam(model);
       await train(model, optimizer, { rank, steps: [0] });
@@ -136,15 +135,13 @@ describe('refuses', () => {
       }
       const gathering = gatherFullOptimStateDict(model, optimizer);
       await expect(gathering).rejects.toBeInstanceOf(StateDictError);
-    });
-  });
+    }));
 
-  it('the state dict of the optimizer itself, and says which to use', async () => {
-    await onRanks(2, async (rank) => {
+  it('the state dict of the optimizer itself, and says which to use', () =>
+    onRanks(2, async (rank) => {
       const model = net(rank);
       await expect(adam(model).stateDict(model.namedParameters())).rejects.toThrow(
         'gatherFullOptimStateDict',
       );
-    });
-  });
+    }));
 });

@@ -63,14 +63,14 @@ describe('disableReshardOnRoot', () => {
       present: ['root', 'first', 'last'],
       gathers: 3,
     },
-  ])('$options: $present stay after forward', async ({ options, present, gathers }) => {
-    await onRanks(2, async (rank) => {
+  ])('$options: $present stay after forward', ({ options, present, gathers }) =>
+    onRanks(2, async (rank) => {
       expect(await seen(rank, options)).toEqual({ present, gathers });
-    });
-  });
+    }),
+  );
 
-  it('false frees the root after an evaluation too, true keeps it for the next forward', async () => {
-    await onRanks(2, async (rank) => {
+  it('false frees the root after an evaluation too, true keeps it for the next forward', () =>
+    onRanks(2, async (rank) => {
       const { device } = rank;
       for (const disableReshardOnRoot of [true, false]) {
         const model = net(rank, { disableReshardOnRoot });
@@ -86,8 +86,7 @@ describe('disableReshardOnRoot', () => {
         await evaluate();
         expect(rank.group.stats().allGathers - before).toBe(disableReshardOnRoot ? 2 : 3);
       }
-    });
-  });
+    }));
 });
 
 describe('an instance below the root', () => {
@@ -120,8 +119,8 @@ describe('an instance below the root', () => {
       inner: { forceInputToFp32: true },
       seen: ['bf16', 'f32'],
     },
-  ] as const)('$what', async ({ root, inner, seen }) => {
-    await onRanks(2, async ({ device, group }) => {
+  ] as const)('$what', ({ root, inner, seen }) =>
+    onRanks(2, async ({ device, group }) => {
       const [outer, island] = [new Noting(device), new Noting(device)];
       const model = wrapIn(
         { group },
@@ -134,8 +133,8 @@ describe('an instance below the root', () => {
       );
       await device.scope(async () => void (await model.call(device.full([DIM], 1 / 3))));
       expect([outer.seen, island.seen]).toEqual(seen);
-    });
-  });
+    }),
+  );
 });
 
 describe('noBroadcastOptimState', () => {
@@ -218,8 +217,8 @@ describe('gradientPredivideFactor', () => {
     });
   });
 
-  it('counts replicas as ranks, and takes a factor that is given', async () => {
-    await onRanks(8, async ({ device, group, rank }) => {
+  it('counts replicas as ranks, and takes a factor that is given', () =>
+    onRanks(8, async ({ device, group, rank }) => {
       const processGroup = await group.split(rank >> 1);
       const replicateGroup = await group.split(rank & 1);
       const groups = { processGroup, replicateGroup };
@@ -230,8 +229,7 @@ describe('gradientPredivideFactor', () => {
         gradientPredivideFactor: 0.5,
       });
       expect(given.divideFactors).toEqual({ predivide: 0.5, postdivide: 16 });
-    });
-  });
+    }));
 
   it('keeps a sum of 16 ranks in the range of f16, which it would leave without a factor', async () => {
     const first = async (options: Partial<FsdpOptions>) => {

@@ -194,8 +194,8 @@ describe('a unit without pads, whose gradient is not zeroed beforehand', () => {
     });
   };
 
-  it.each([1, 2])('has zeros for an unused parameter, W = %i', async (worldSize) => {
-    await onRanks(worldSize, async ({ device, group }) => {
+  it.each([1, 2])('has zeros for an unused parameter, W = %i', (worldSize) =>
+    onRanks(worldSize, async ({ device, group }) => {
       const model = new FullyShardedDataParallel(halves(device), { processGroup: group });
       const [unit] = model.units;
       expect(unit!.layout.sizes).toEqual([256, 256]);
@@ -216,11 +216,11 @@ describe('a unit without pads, whose gradient is not zeroed beforehand', () => {
       const expected = Array.from({ length: shardLength }, (_, i) => (first + i < 256 ? 1.5 : 0));
       expect(await gradient(false)).toEqual(expected); // The buffer held 1.5 everywhere.
       model.dispose();
-    });
-  });
+    }),
+  );
 
-  it('adds up backwards without a step between them', async () => {
-    await onRanks(1, async ({ device, group }) => {
+  it('adds up backwards without a step between them', () =>
+    onRanks(1, async ({ device, group }) => {
       const model = new FullyShardedDataParallel(halves(device), { processGroup: group });
       for (const useSecond of [true, false, true]) {
         await device.scope(async () => {
@@ -230,6 +230,5 @@ describe('a unit without pads, whose gradient is not zeroed beforehand', () => {
       const values = [...(await model.units[0]!.flat.grad!.toArray())];
       expect(values).toEqual([...Array(256).fill(4.5), ...Array(256).fill(3)]);
       model.dispose();
-    });
-  });
+    }));
 });

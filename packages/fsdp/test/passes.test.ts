@@ -45,8 +45,8 @@ describe.each([
   { flattenParameters: false, bucketCapMb: 0 },
   { computeDType: 'f16' }, // Parameters are f16 too, so this is pure 16 bits.
 ] as const)('with %j', (fsdp) => {
-  it('three forwards, then their backwards, the first two without reduction', async () => {
-    await onRanks(2, async (rank) => {
+  it('three forwards, then their backwards, the first two without reduction', () =>
+    onRanks(2, async (rank) => {
       const { device } = rank;
       const make = () => {
         const wrap = wrapIn(rank, fsdp);
@@ -93,8 +93,7 @@ describe.each([
       if (rank.rank === 0) {
         expect(largest).toBeGreaterThan(0.01);
       }
-    });
-  });
+    }));
 });
 
 describe.each(
@@ -108,8 +107,8 @@ describe.each(
     ),
   ),
 )('with %j', (fsdp) => {
-  it('an evaluation gives the same with and without noGrad, and keeps nothing', async () => {
-    await onRanks(2, async (rank) => {
+  it('an evaluation gives the same with and without noGrad, and keeps nothing', () =>
+    onRanks(2, async (rank) => {
       const { device } = rank;
       const wrap = wrapIn(rank, fsdp);
       const part = new Stack(device, [layer(device), new Dropout(device, { p: 0.5 })]);
@@ -123,13 +122,12 @@ describe.each(
       expect(await run()).toEqual(recorded);
       expectIdle(model);
       expect(device.memory().live).toMatchObject({ activation: 0, staging: 0 });
-    });
-  });
+    }));
 });
 
 describe('the ranks that reduce', () => {
-  it('are as many as those that gather, in a sequence of their own unless told otherwise', async () => {
-    await onRanks(3, async (rank) => {
+  it('are as many as those that gather, in a sequence of their own unless told otherwise', () =>
+    onRanks(3, async (rank) => {
       const { group } = rank;
       const own = await group.split(0);
       for (const [choice, isOwn] of [
@@ -147,8 +145,7 @@ describe('the ranks that reduce', () => {
           expect(reduceGroup !== group).toBe(isOwn);
         }
       }
-    });
-  });
+    }));
 });
 
 describe('what an instance hooks onto its output', () => {
@@ -170,8 +167,8 @@ describe('what an instance hooks onto its output', () => {
     };
   }
 
-  it('is one hook a forward, which every backward through it runs once', async () => {
-    await onRanks(2, async (rank) => {
+  it('is one hook a forward, which every backward through it runs once', () =>
+    onRanks(2, async (rank) => {
       const { device } = rank;
       const { model } = twoUnits(rank);
       const look = watched(device);
@@ -192,15 +189,14 @@ describe('what an instance hooks onto its output', () => {
         // The counts stay the same after local shards were saved and loaded.
         await loadLocalStateDict(model, await localStateDict(model));
       }
-    });
-  });
+    }));
 });
 
 describe('with a checkpoint inside or around', () => {
   it.each(['inside', 'around'])(
     'a checkpoint %s: between phases there are shards alone: train, eval, train',
-    async (place) => {
-      await onRanks(2, async (rank) => {
+    (place) =>
+      onRanks(2, async (rank) => {
         const { device } = rank;
         const wrap = wrapIn(rank);
         const part = () => new Stack(device, [layer(device)]);
@@ -229,8 +225,7 @@ describe('with a checkpoint inside or around', () => {
         model.train();
         await trainOnce(model, rowsOf(rank));
         expectShards([false, false]);
-      });
-    },
+      }),
   );
 });
 
@@ -270,8 +265,8 @@ describe('states', () => {
     return { model, inner, below, watching };
   }
 
-  it('idle, forward, idle, backwardPre, backwardPost, idle', async () => {
-    await onRanks(2, async (rank) => {
+  it('idle, forward, idle, backwardPre, backwardPost, idle', () =>
+    onRanks(2, async (rank) => {
       const { model, inner, below, watching } = watched(rank);
       const states = () => watching.watched.map(({ trainingState }) => trainingState);
       const atEnds: TrainingState[][] = [];
@@ -293,8 +288,7 @@ describe('states', () => {
       expect(atEnds).toEqual([['backwardPost', 'backwardPost', 'idle']]);
       expect(states()).toEqual(['idle', 'idle', 'idle']);
       expect(below.units[0]!.flat.grad).toBeDefined();
-    });
-  });
+    }));
 
   it('the states of a second run are forward again, and back to backwardPre', async () => {
     await onRanks(2, async (rank) => {
@@ -325,8 +319,8 @@ describe('states', () => {
     });
   });
 
-  it('a second run after gradients have come ends in backwardPre', async () => {
-    await onRanks(2, async (rank) => {
+  it('a second run after gradients have come ends in backwardPre', () =>
+    onRanks(2, async (rank) => {
       const { device } = rank;
       const wrap = wrapIn(rank);
       const inner = wrap(layer(device), 'inner');
@@ -340,11 +334,10 @@ describe('states', () => {
       await trainOnce(model, rowsOf(rank));
       expect(seen).toEqual(['idle', 'idle', 'idle', 'idle', 'backwardPre', 'backwardPre']);
       model.assertState('idle');
-    });
-  });
+    }));
 
-  it('a root without parameters and frozen children end idle', async () => {
-    await onRanks(2, async (rank) => {
+  it('a root without parameters and frozen children end idle', () =>
+    onRanks(2, async (rank) => {
       const { device } = rank;
       const wrap = wrapIn(rank);
       const frozen = layer(device);
@@ -358,13 +351,12 @@ describe('states', () => {
       await trainOnce(model, rowsOf(rank));
       expect(seen).toEqual(['backwardPre', 'backwardPost', 'backwardPre']);
       expectIdle(model);
-    });
-  });
+    }));
 
   it.each(['forward', 'backward'])(
     'an error thrown in %s comes through, and the next step is as if it had not been',
-    async (where) => {
-      await onRanks(2, async (rank) => {
+    (where) =>
+      onRanks(2, async (rank) => {
         const { device } = rank;
         const { model, watching } = watched(rank, true);
         await trainOnce(model, rowsOf(rank));
@@ -384,24 +376,22 @@ describe('states', () => {
         watching.isFailing = false;
         await trainOnce(model, rowsOf(rank));
         expect(await gradNorm(model)).toBe(norm);
-      });
-    },
+      }),
   );
 
-  it('assertState names rank, operation, instance and state', async () => {
-    await onRanks(2, async (rank) => {
+  it('assertState names rank, operation, instance and state', () =>
+    onRanks(2, async (rank) => {
       const { inner } = watched(rank);
       expect(() => inner.assertState('forward', 'backwardPre')).toThrow(FsdpStateError);
       expect(() => inner.assertState('forward', 'backwardPre')).toThrow(
         `rank ${rank.rank}/2 assertState: expected state forward or backwardPre, got inner instance 'inner' in state idle`,
       );
       inner.assertState('idle', 'forward');
-    });
-  });
+    }));
 });
 
-it('a gradient zeroed in place counts like no gradient', async () => {
-  await onRanks(2, async (rank) => {
+it('a gradient zeroed in place counts like no gradient', () =>
+  onRanks(2, async (rank) => {
     const { model } = twoUnits(rank);
     await trainOnce(model, rowsOf(rank), 1);
     const once = await gradients(model);
@@ -415,5 +405,4 @@ it('a gradient zeroed in place counts like no gradient', async () => {
     }
     await trainOnce(model, rowsOf(rank), 1);
     expect(await gradients(model)).toEqual(once);
-  });
-});
+  }));

@@ -136,8 +136,8 @@ describe('dtypes of', () => {
     }
   });
 
-  it('forceInputToFp32: a 16-bit input of an f32 instance, with its gradient', async () => {
-    await onRanks(2, async (rank) => {
+  it('forceInputToFp32: a 16-bit input of an f32 instance, with its gradient', () =>
+    onRanks(2, async (rank) => {
       expect(await dtypesUnder(rank, {}, 'bf16')).toMatchObject({ input: 'bf16' });
       const options = { forceInputToFp32: true };
       expect(await dtypesUnder(rank, options, 'bf16')).toMatchObject({ input: 'f32' });
@@ -151,11 +151,10 @@ describe('dtypes of', () => {
         expect((await x.grad!.toArray()).some((value) => value !== 0)).toBe(true);
         x.grad!.dispose();
       });
-    });
-  });
+    }));
 
-  it('a nested instance keeps its own setting of buffers', async () => {
-    await onRanks(1, async ({ device, group }) => {
+  it('a nested instance keeps its own setting of buffers', () =>
+    onRanks(1, async ({ device, group }) => {
       const [inner, outer] = [new Probe(device), new Probe(device)];
       const island = wrapIn({ group }, { mixedPrecision: true, bufferDType: 'f32' })(inner);
       const both = moduleOf(device, { island, outer }, async (parts, batch: { x: Tensor }) =>
@@ -164,17 +163,15 @@ describe('dtypes of', () => {
       const model = wrapIn({ group }, { mixedPrecision: true })(both);
       await device.scope(() => model.call({ x: device.full([2, DIM], 1) }));
       expect([inner.seen.buffer, outer.seen.buffer]).toEqual(['f32', 'bf16']);
-    });
-  });
+    }));
 
-  it('refuses combinations that contradict one another', async () => {
-    await onRanks(1, async ({ device, group }) => {
+  it('refuses combinations that contradict one another', () =>
+    onRanks(1, async ({ device, group }) => {
       const wrap = (options: object) => () =>
         new FullyShardedDataParallel(layer(device), { processGroup: group, ...options });
       expect(wrap({ computeDType: 'f16' })).toThrow(/expected f16 parameters/);
       expect(wrap({ mixedPrecision: true, forceInputToFp32: true })).toThrow(FsdpConfigError);
-    });
-  });
+    }));
 });
 
 describe('pure 16-bit training', () => {

@@ -47,8 +47,8 @@ class GatherLog {
 }
 
 const isWeight = (name: string) => name.endsWith('weight');
-it('what a gather brings that was on its way during a step is stale from then on', async () => {
-  await onRanks(2, async ({ device, group, rank }) => {
+it('what a gather brings that was on its way during a step is stale from then on', () =>
+  onRanks(2, async ({ device, group, rank }) => {
     const wrap = wrapIn({ group }, { reshardAfterForward: false });
     let between: (() => Promise<void>) | undefined;
     const stepping = moduleOf(device, {}, async (_, x: Tensor) => {
@@ -70,12 +70,11 @@ it('what a gather brings that was on its way during a step is stale from then on
       tensor.storage.write(new Uint8Array(weights.get(name)!.slice().buffer));
     }
     expect(output).toEqual(await outputOf(plain, rows));
-  });
-});
+  }));
 
 describe('frozen parameters', () => {
-  it('units below the first trained one are not gathered in backward, those above are', async () => {
-    await onRanks(2, async (rank) => {
+  it('units below the first trained one are not gathered in backward, those above are', () =>
+    onRanks(2, async (rank) => {
       const { device, group } = rank;
       const wrap = wrapIn(rank);
       const isTrained = [false, false, true, false, true];
@@ -93,11 +92,10 @@ describe('frozen parameters', () => {
         expect(log.take()).toEqual(['0', '1', '2', '3', '4', '4', '3', '2']);
         model.zeroGrad();
       }
-    });
-  });
+    }));
 
-  it('frozen weights under trained biases: backward holds one layer at a time', async () => {
-    await onRanks(2, async (rank) => {
+  it('frozen weights under trained biases: backward holds one layer at a time', () =>
+    onRanks(2, async (rank) => {
       const { device } = rank;
       const wrap = wrapIn(rank);
       const layers = Array.from({ length: 5 }, (_, i) =>
@@ -117,8 +115,7 @@ describe('frozen parameters', () => {
           expect(device.memory().peak.gathered).toBe(Math.max(...bytes));
         });
       }
-    });
-  });
+    }));
 
   /** Uses one module twice in a row. */
   const twice = (device: Device, part: Module) =>
@@ -165,8 +162,8 @@ describe('a module inside noGrad, and a checkpointed one', () => {
       return add(await student.call(x), target);
     });
 
-  it('a teacher is gathered in forward only, a checkpointed student ahead of its second run', async () => {
-    await onRanks(2, async (rank) => {
+  it('a teacher is gathered in forward only, a checkpointed student ahead of its second run', () =>
+    onRanks(2, async (rank) => {
       const { device, group } = rank;
       const wrap = wrapIn(rank);
       const student = new Stack(device, [
@@ -189,8 +186,7 @@ describe('a module inside noGrad, and a checkpointed one', () => {
         expect(new Set(seen.slice(4))).toEqual(new Set(['s2', 's1', 's0']));
         model.zeroGrad();
       }
-    });
-  });
+    }));
 });
 
 describe.each([0, 2000, Number.POSITIVE_INFINITY])(

@@ -262,8 +262,8 @@ describe('one encoder under two roots', () => {
 });
 
 describe('forwards that no backward follows', () => {
-  it.each([{}, { reshardAfterForward: false }])('leave nothing behind, %j', async (fsdp) => {
-    await onRanks(2, async ({ device, group, rank }) => {
+  it.each([{}, { reshardAfterForward: false }])('leave nothing behind, %j', (fsdp) =>
+    onRanks(2, async ({ device, group, rank }) => {
       const wrap = wrapIn({ group }, fsdp);
       const model = wrap(new Stack(device, [wrap(layer(device)), layer(device)]));
       const rows = { first: rank, count: 1 };
@@ -276,8 +276,8 @@ describe('forwards that no backward follows', () => {
       }
       expect(device.memory().live).toEqual(live);
       expect(group.stats().allGathers - gathers).toBe('reshardAfterForward' in fsdp ? 0 : 10);
-    });
-  });
+    }),
+  );
 
   it('change nothing in the training around them', async () => {
     await expectEqualTraining(
@@ -337,8 +337,8 @@ describe('a loss that a module keeps aside', () => {
   });
 });
 
-it('generations of different lengths are told by name on every rank', async () => {
-  await onRanks(2, async ({ device, group, rank }) => {
+it('generations of different lengths are told by name on every rank', () =>
+  onRanks(2, async ({ device, group, rank }) => {
     const wrap = wrapIn({ group });
     const model = wrap(new Stack(device, [wrap(layer(device), 'inner'), layer(device)]), 'root');
     const generate = () =>
@@ -353,5 +353,4 @@ it('generations of different lengths are told by name on every rank', async () =
       await trainOnce(model, { first: rank, count: 1 });
     };
     await expect(rest()).rejects.toBeInstanceOf(FsdpRanksDifferError);
-  });
-});
+  }));

@@ -89,8 +89,8 @@ const PLACES: Record<string, (made: Made, rank: Rank, text: string) => void> = {
 };
 
 describe.each([{}, { reshardAfterForward: false }, { bucketCapMb: 0 }])('%j', (options) => {
-  it.each(Object.keys(PLACES))('one rank throws %s', IN_TIME, async (place) => {
-    await onRanks(3, async (rank) => {
+  it.each(Object.keys(PLACES))('one rank throws %s', IN_TIME, (place) =>
+    onRanks(3, async (rank) => {
       const all = made(rank, options);
       await trainOnce(all.model, rowsOf(rank));
       if (rank.rank === 1) {
@@ -111,8 +111,8 @@ describe.each([{}, { reshardAfterForward: false }, { bucketCapMb: 0 }])('%j', (o
       }
       all.model.assertState('idle');
       expect(rank.device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
-    });
-  });
+    }),
+  );
 
   it.each(Object.keys(PLACES).filter((place) => !place.includes('hook')))(
     'all ranks throw %s, each in words of its own, and train on',
@@ -173,19 +173,19 @@ async function expectRankFailed(call: Promise<unknown>, rank: Rank): Promise<voi
 }
 
 describe.each([{}, { reshardAfterForward: false }])('%j', (options) => {
-  it('one rank throws in its loss', IN_TIME, async () => {
-    await onRanks(2, async (rank) => {
+  it('one rank throws in its loss', IN_TIME, () =>
+    onRanks(2, async (rank) => {
       const { model } = made(rank, options);
       await stepOf(model, rank);
       await expectRankFailed(stepOf(model, rank, rank.rank === 1 ? 'a bad row' : undefined), rank);
-    });
-  });
+    }),
+  );
 
   it.each([...Object.keys(PLACES), 'in its loss'])(
     'one rank throws %s in a later micro-batch of noSync',
     IN_TIME,
-    async (place) => {
-      await onRanks(2, async (rank) => {
+    (place) =>
+      onRanks(2, async (rank) => {
         const all = made(rank, options);
         await all.model.noSync(() => stepOf(all.model, rank));
         const isBad = rank.rank === 1;
@@ -197,12 +197,11 @@ describe.each([{}, { reshardAfterForward: false }])('%j', (options) => {
           .noSync(() => stepOf(all.model, rank, text))
           .then(() => stepOf(all.model, rank));
         await expectRankFailed(both, rank);
-      });
-    },
+      }),
   );
 
-  it('all ranks throw in their loss, and train on', IN_TIME, async () => {
-    await onRanks(2, async (rank) => {
+  it('all ranks throw in their loss, and train on', IN_TIME, () =>
+    onRanks(2, async (rank) => {
       const { model } = made(rank, options);
       for (const isLocal of [true, false]) {
         const bad = () => stepOf(model, rank, `rank ${rank.rank} has a bad row`);
@@ -210,8 +209,8 @@ describe.each([{}, { reshardAfterForward: false }])('%j', (options) => {
         await stepOf(model, rank);
         model.zeroGrad();
       }
-    });
-  });
+    }),
+  );
 });
 
 it('a forward that fails before its first gather, recorded or not, is told', IN_TIME, async () => {
@@ -260,18 +259,18 @@ describe('a store that fails on one rank', () => {
     }
   }
 
-  it.each(['root/parameter', 'block 2/parameter'])('forward reads %s', IN_TIME, async (part) => {
-    await onRanks(2, async (rank) => {
+  it.each(['root/parameter', 'block 2/parameter'])('forward reads %s', IN_TIME, (part) =>
+    onRanks(2, async (rank) => {
       const { state, store } = fragileStore(rank, part);
       const { step } = storedTraining(rank, store);
       await step(0);
       state.isFailing = true;
       await expectTold(step(1), rank, /gather of (root|block 2)/);
-    });
-  });
+    }),
+  );
 
-  it('backward reads a shard', IN_TIME, async () => {
-    await onRanks(2, async (rank) => {
+  it('backward reads a shard', IN_TIME, () =>
+    onRanks(2, async (rank) => {
       const { state, store } = fragileStore(rank, 'block 1/parameter');
       const { model, step, backward } = storedTraining(rank, store, {
         fsdp: { gatherCapBytes: 0 },
@@ -283,8 +282,8 @@ describe('a store that fails on one rank', () => {
         },
       });
       await expectTold(backward(1), rank, /gather of block 1/);
-    });
-  });
+    }),
+  );
 
   it.each([
     ['gradNorm', 'gradient'],
@@ -292,8 +291,8 @@ describe('a store that fails on one rank', () => {
     ['stateDict', 'parameter'],
     ['summonFullParams', 'parameter'],
     ['gatherFullOptimStateDict', 'expAvg'],
-  ])('%s reads its %s', IN_TIME, async (name, part) => {
-    await onRanks(2, async (rank) => {
+  ])('%s reads its %s', IN_TIME, (name, part) =>
+    onRanks(2, async (rank) => {
       const { state, store } = fragileStore(rank, `block 1/${part}`);
       const { model, optimizer, step, backward } = storedTraining(rank, store);
       await step(0);
@@ -309,8 +308,8 @@ describe('a store that fails on one rank', () => {
       };
       state.isFailing = true;
       await expectTold(calls[name]!(), rank, new RegExp(name));
-    });
-  });
+    }),
+  );
 
   it('initial values cannot be written', IN_TIME, async () => {
     for (const failing of [0, 1]) {

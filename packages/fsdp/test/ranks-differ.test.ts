@@ -158,39 +158,35 @@ describe('without findUnusedParameters every rank gets an error', () => {
     }
   });
 
-  it(
-    'the error names the unit: backward of one passes through a frozen module last',
-    IN_TIME,
-    async () => {
-      await onRanks(2, async (rank) => {
-        const { device, group } = rank;
-        const wrap = wrapIn({ group }, { gatherCapBytes: 0 });
-        const frozen = layer(device);
-        freeze(frozen);
-        const inner = new Choosing(device, [
-          wrap(frozen, 'frozen'),
-          wrap(layer(device), 'layer 1'),
-          wrap(layer(device), 'layer 2'),
-        ]);
-        const model = wrap(new Stack(device, [layer(device), inner]), 'root');
-        await trainStep(model, rowsOf(rank));
-        if (rank.rank === 1) {
-          inner.chosen = [1, 2];
-        }
-        const error = await failure(trainStep(model, rowsOf(rank)));
-        expect(error).toMatchObject({ code: 'FSDP_RANKS_DIFFER' });
-        expect(error.message).toMatch(
-          /rank 0 at allGather .*'frozen'.*, rank 1 at barrier 'the end of backward'/,
-        );
-      });
-    },
+  it('the error names the unit: backward of one passes through a frozen module last', IN_TIME, () =>
+    onRanks(2, async (rank) => {
+      const { device, group } = rank;
+      const wrap = wrapIn({ group }, { gatherCapBytes: 0 });
+      const frozen = layer(device);
+      freeze(frozen);
+      const inner = new Choosing(device, [
+        wrap(frozen, 'frozen'),
+        wrap(layer(device), 'layer 1'),
+        wrap(layer(device), 'layer 2'),
+      ]);
+      const model = wrap(new Stack(device, [layer(device), inner]), 'root');
+      await trainStep(model, rowsOf(rank));
+      if (rank.rank === 1) {
+        inner.chosen = [1, 2];
+      }
+      const error = await failure(trainStep(model, rowsOf(rank)));
+      expect(error).toMatchObject({ code: 'FSDP_RANKS_DIFFER' });
+      expect(error.message).toMatch(
+        /rank 0 at allGather .*'frozen'.*, rank 1 at barrier 'the end of backward'/,
+      );
+    }),
   );
 
   it(
     'the error comes where nothing is trained, too: an all-frozen model that one rank goes deeper into',
     IN_TIME,
-    async () => {
-      await onRanks(2, async (rank) => {
+    () =>
+      onRanks(2, async (rank) => {
         const { device, group } = rank;
         const wrap = (name: string) => {
           const module = layer(device);
@@ -213,12 +209,11 @@ describe('without findUnusedParameters every rank gets an error', () => {
         expect(error.message).toMatch(
           /rank 0 at allGather .*'frozen 0'.*, rank 1 at barrier 'the end of backward'/,
         );
-      });
-    },
+      }),
   );
 
-  it('no error comes where all leave out the same parameters', async () => {
-    await onRanks(2, async (rank) => {
+  it('no error comes where all leave out the same parameters', () =>
+    onRanks(2, async (rank) => {
       const { inner, model } = wrapped(rank);
       inner.chosen = [2];
       inner.skipped = [0];
@@ -230,8 +225,7 @@ describe('without findUnusedParameters every rank gets an error', () => {
           .flatMap(({ units }) => units),
       );
       expect(has.map(({ flat }) => flat.grad !== undefined)).toEqual([false, false, true]);
-    });
-  });
+    }));
 });
 
 describe('a step with findUnusedParameters', () => {
@@ -342,8 +336,8 @@ describe('a step with findUnusedParameters', () => {
     },
   );
 
-  it('reduces what any rank uses, and nothing that none does', async () => {
-    await onRanks(2, async (rank) => {
+  it('reduces what any rank uses, and nothing that none does', () =>
+    onRanks(2, async (rank) => {
       const reduceGroup = await rank.group.split(0);
       const { inner, model } = wrapped(rank, {
         findUnusedParameters: true,
@@ -358,8 +352,7 @@ describe('a step with findUnusedParameters', () => {
         .instances()
         .flatMap(({ units }) => units.map(({ flat }) => flat.grad));
       expect(gradients.map((gradient) => gradient !== undefined)).toEqual([true, false, true]);
-    });
-  });
+    }));
 });
 
 function tags(group: ProcessGroup): string[] {

@@ -57,8 +57,8 @@ describe('a step that fails', () => {
     return { model, run: (number: number) => forwardBackward(rank.device, model, number, rows) };
   }
 
-  it('rejects on every rank when one aborts, and leaves shards and memory as at rest', async () => {
-    await onRanks(2, async (rank) => {
+  it('rejects on every rank when one aborts, and leaves shards and memory as at rest', () =>
+    onRanks(2, async (rank) => {
       const { model, run } = await prepared(rank);
       const atRest = rank.device.ledger.live();
       const failing = run(1);
@@ -68,11 +68,10 @@ describe('a step that fails', () => {
       await expect(failing).rejects.toThrow(/the test says so/);
       expectIdle(model);
       expect(rank.device.ledger.live()).toEqual(atRest);
-    });
-  });
+    }));
 
-  it('rejects with the error of a hook inside backward, and trains on afterwards', async () => {
-    await onRanks(2, async (rank) => {
+  it('rejects with the error of a hook inside backward, and trains on afterwards', () =>
+    onRanks(2, async (rank) => {
       const { model, run } = await prepared(rank);
       const atRest = rank.device.ledger.live();
       const hook = () => Promise.reject(new Error('hook'));
@@ -82,6 +81,5 @@ describe('a step that fails', () => {
       expect(rank.device.ledger.live()).toEqual(atRest);
       expectIdle(model);
       expect(Number.isFinite(await run(1))).toBe(true);
-    });
-  });
+    }));
 });

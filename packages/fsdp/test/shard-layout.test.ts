@@ -75,8 +75,8 @@ describe('shards of every size and number', () => {
 
 it.each([1, 2])(
   'a parameter without elements, alone in its flat, steps and moves over %i ranks',
-  async (n) => {
-    await onRanks(n, async ({ device, group }) => {
+  (n) =>
+    onRanks(n, async ({ device, group }) => {
       const options = { processGroup: group, flattenParameters: false };
       const model = new FullyShardedDataParallel(new Counting(device, [3, 0]), options);
       await device.scope(async () => {
@@ -90,8 +90,7 @@ it.each([1, 2])(
       await loadStateDict(model, state);
       expect(new Float32Array(state.get('p0')!.data.slice().buffer)[1]).toBeCloseTo(1);
       expect(state.get('p1')!.data.byteLength).toBe(0);
-    });
-  },
+    }),
 );
 
 describe('shardLayout', () => {

@@ -173,8 +173,8 @@ describe('shared parameters', () => {
     }
   });
 
-  it('are gathered with their owner, for each instance that uses them, and freed after', async () => {
-    await onRanks(2, async ({ device, group, rank }) => {
+  it('are gathered with their owner, for each instance that uses them, and freed after', () =>
+    onRanks(2, async ({ device, group, rank }) => {
       const wrap = wrapIn({ group }, { processGroupReduceScatter: group, bucketCapMb: 0 });
       const model = SHARINGS['by a sibling after it']!(device, wrap) as FullyShardedDataParallel;
       await model.initialize();
@@ -188,8 +188,7 @@ describe('shared parameters', () => {
         expect(reduceScatters - before.reduceScatters).toBe(3);
         expect(device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
       }
-    });
-  });
+    }));
 
   it('let backward gather ahead past their use: what comes after it is under way', async () => {
     /** At the first of its nodes, this module notes what is gathered ahead. */
@@ -263,8 +262,8 @@ describe('shared parameters', () => {
     });
   });
 
-  it('need one root', async () => {
-    await onRanks(2, async ({ device, group, rank }) => {
+  it('need one root', () =>
+    onRanks(2, async ({ device, group, rank }) => {
       const bare = layer(device);
       const wrap = wrapIn({ group });
       const owner = wrap(bare, 'owner');
@@ -273,6 +272,5 @@ describe('shared parameters', () => {
       const attempt = trainOnce(model, { first: rank, count: 1 });
       await expect(attempt).rejects.toThrow(FsdpConfigError);
       expect(device.memory().live).toMatchObject({ activation: 0, staging: 0 });
-    });
-  });
+    }));
 });

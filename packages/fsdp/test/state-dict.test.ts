@@ -74,8 +74,8 @@ describe.each([1, 2, 3, 8])('world size %i', (worldSize) => {
   });
 });
 
-it('stateDict with onlyTrained has no frozen entry, and gathers no frozen unit', async () => {
-  await onRanks(2, async ({ device, group }) => {
+it('stateDict with onlyTrained has no frozen entry, and gathers no frozen unit', () =>
+  onRanks(2, async ({ device, group }) => {
     const model = withBuffers(device, (module) => {
       const linear = module.children().get('0');
       for (const parameter of linear?.parameters() ?? []) {
@@ -94,8 +94,7 @@ it('stateDict with onlyTrained has no frozen entry, and gathers no frozen unit',
       all.delete(name);
     }
     expect(isSameBytes(trained, all)).toBe(true);
-  });
-});
+  }));
 
 describe('lazy tensors', () => {
   /**
@@ -193,8 +192,8 @@ describe('lazy tensors', () => {
   });
 });
 
-it('names what is missing, unexpected and misshapen, and loads nothing', async () => {
-  await onRanks(2, async (rank) => {
+it('names what is missing, unexpected and misshapen, and loads nothing', () =>
+  onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank);
     const before = await stateDict(model);
     const bad: StateDict = new Map(before);
@@ -214,11 +213,10 @@ it('names what is missing, unexpected and misshapen, and loads nothing', async (
     });
     expect(error!.mismatched).toEqual([second]);
     expect(isSameBytes(await stateDict(model), before)).toBe(true);
-  });
-});
+  }));
 
-it('loadStateDict without strict loads what is there, keeps the rest and passes over strangers', async () => {
-  await onRanks(2, async (rank) => {
+it('loadStateDict without strict loads what is there, keeps the rest and passes over strangers', () =>
+  onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank);
     const before = await stateDict(model);
     // One parameter of a block is chosen, all of another block, and none of the third block and the
@@ -240,12 +238,11 @@ it('loadStateDict without strict loads what is there, keeps the rest and passes 
     expect(gathered.filter((tag) => tag !== 'loadStateDict')).toEqual(['block 1']);
     expect(chosen.length).toBeGreaterThan(2);
     expect(isSameBytes(await stateDict(model), new Map([...before, ...zeros]))).toBe(true);
-  });
-});
+  }));
 
 describe('key hygiene', () => {
-  it('a dict with buffers loads into the bare module and back, bit for bit', async () => {
-    await onRanks(2, async (rank) => {
+  it('a dict with buffers loads into the bare module and back, bit for bit', () =>
+    onRanks(2, async (rank) => {
       const model = shardedWithBuffers(rank);
       await trainOnce(model, { first: 6 * rank.rank, count: 6 });
       const saved = await stateDict(model);
@@ -258,11 +255,10 @@ describe('key hygiene', () => {
       const other = shardedWithBuffers({ ...rank, device: new Device(rank.device.backend) });
       await loadStateDict(other, again);
       expect(await stateDict(other)).toEqual(saved);
-    });
-  });
+    }));
 
-  it('buffers are f32 in a dict whatever they are computed in, integers as they are', async () => {
-    await onRanks(2, async (rank) => {
+  it('buffers are f32 in a dict whatever they are computed in, integers as they are', () =>
+    onRanks(2, async (rank) => {
       const model = shardedWithBuffers(rank, { mixedPrecision: true, computeDType: 'bf16' });
       await trainOnce(model, { first: 6 * rank.rank, count: 6 });
       const buffers = new Map(model.namedBuffers());
@@ -282,11 +278,10 @@ describe('key hygiene', () => {
       await loadStateDict(model, zeros);
       expect([...(await buffers.get('1.running_mean')!.toArray())]).toEqual(new Array(33).fill(0));
       expect(buffers.get('1.running_mean')!.dtype).toBe('bf16');
-    });
-  });
+    }));
 
-  it('floats of another dtype are converted, integers are not', async () => {
-    await onRanks(2, async (rank) => {
+  it('floats of another dtype are converted, integers are not', () =>
+    onRanks(2, async (rank) => {
       const model = shardedWithBuffers(rank);
       const whole = await stateDict(model);
       const half = new Map<string, StateEntry>(
@@ -308,8 +303,7 @@ describe('key hygiene', () => {
       const count = whole.get('1.num_batches_tracked')!;
       wrong.set('1.num_batches_tracked', { ...count, dtype: 'f32' });
       await expect(loadStateDict(model, wrong)).rejects.toBeInstanceOf(StateDictError);
-    });
-  });
+    }));
 });
 
 describe('states', () => {
@@ -330,8 +324,8 @@ describe('states', () => {
     });
   });
 
-  it('local shards may be taken in every state but summonFullParams, as copies', async () => {
-    await onRanks(2, async (rank) => {
+  it('local shards may be taken in every state but summonFullParams, as copies', () =>
+    onRanks(2, async (rank) => {
       const { model, gpt2 } = shardedGpt2(rank);
       const inForward: StateDict[] = [];
       const [, first] = [...gpt2.children().values()] as [Module, FullyShardedDataParallel];
@@ -356,8 +350,7 @@ describe('states', () => {
       );
       expect(inForward[0]).toEqual(after); // These are copies, which the load has not changed.
       expect(await localStateDict(model)).not.toEqual(after);
-    });
-  });
+    }));
 });
 
 describe.each(['option', 'call'])('stateDictOnRank0Only, stateDictDevice as an %s', (place) => {
@@ -409,8 +402,8 @@ describe.each(['option', 'call'])('stateDictOnRank0Only, stateDictDevice as an %
   });
 });
 
-it('rank 0 gets what an instance shards over a group in which it is not the first', async () => {
-  await onRanks(3, async (rank) => {
+it('rank 0 gets what an instance shards over a group in which it is not the first', () =>
+  onRanks(3, async (rank) => {
     const { device, group } = rank;
     const reversed = await group.split(0, group.worldSize - rank.rank);
     expect(reversed.rank).toBe(group.worldSize - 1 - rank.rank);
@@ -419,5 +412,4 @@ it('rank 0 gets what an instance shards over a group in which it is not the firs
     const whole = await stateDict(model);
     const forFirst = await stateDict(model, { stateDictOnRank0Only: true });
     expect(forFirst).toEqual(rank.rank === 0 ? whole : new Map());
-  });
-});
+  }));

@@ -36,8 +36,8 @@ function fill(model: FullyShardedDataParallel, value: number): void {
 }
 
 describe('summonFullParams', () => {
-  it("keeps of each rank's writes its own shard: a patchwork", async () => {
-    await onRanks(2, async (rank) => {
+  it("keeps of each rank's writes its own shard: a patchwork", () =>
+    onRanks(2, async (rank) => {
       const { model } = shardedGpt2(rank);
       await summonFullParams(model, () => {
         for (const parameter of model.parameters()) {
@@ -50,11 +50,10 @@ describe('summonFullParams', () => {
       expect(new Set(values)).toEqual(new Set([1])); // wte lies in rank 0's half of the root.
       const last = [...(await stateDict(model)).values()].at(-1)!;
       expect(new Set(new Float32Array(last.data.slice().buffer))).toEqual(new Set([2]));
-    });
-  });
+    }));
 
-  it('drops writes when volatile, restores memory, and restores when the body throws', async () => {
-    await onRanks(2, async (rank) => {
+  it('drops writes when volatile, restores memory, and restores when the body throws', () =>
+    onRanks(2, async (rank) => {
       const { model } = shardedGpt2(rank);
       const before = await stateDict(model);
       const bytes = rank.device.memory().live;
@@ -74,11 +73,10 @@ describe('summonFullParams', () => {
       expect(rank.device.memory().live).toEqual(bytes);
       expect(await stateDict(model)).toEqual(before);
       await forwardBackward(rank.device, model, 0, { batch: 2, first: rank.rank, count: 1 });
-    });
-  });
+    }));
 
-  it('a write inside is seen by a graph that saved the parameter, and by no other', async () => {
-    await onRanks(2, async (rank) => {
+  it('a write inside is seen by a graph that saved the parameter, and by no other', () =>
+    onRanks(2, async (rank) => {
       const model = sharded(rank);
       const x = inputs(rank.device, rowsOf(rank));
       await rank.device.scope(async () => {
@@ -90,17 +88,15 @@ describe('summonFullParams', () => {
         await expect(loss.backward()).rejects.toThrow('a write inside summonFullParams');
         await lossOf(await model.call(x)).backward();
       });
-    });
-  });
+    }));
 
-  it('refuses to nest', async () => {
-    await onRanks(2, async (rank) => {
+  it('refuses to nest', () =>
+    onRanks(2, async (rank) => {
       const { model } = shardedGpt2(rank);
       await expect(
         summonFullParams(model, () => summonFullParams(model, () => undefined)),
       ).rejects.toMatchObject({ code: 'FSDP_STATE' });
-    });
-  });
+    }));
 
   it.each([
     [true, true],
@@ -109,8 +105,8 @@ describe('summonFullParams', () => {
     [false, false],
   ])(
     'memory is that before it, volatile %s, flattened %s, with a state dict inside',
-    async (isVolatile, flattenParameters) => {
-      await onRanks(2, async (rank) => {
+    (isVolatile, flattenParameters) =>
+      onRanks(2, async (rank) => {
         const model = sharded(rank, { flattenParameters });
         await trainOnce(model, { first: 6 * rank.rank, count: 6 });
         const { live } = rank.device.memory();
@@ -132,12 +128,11 @@ describe('summonFullParams', () => {
         expect(inside).toEqual(expected);
         expect(rank.device.memory().live).toEqual(live);
         expect(await stateDict(model)).toEqual(expected);
-      });
-    },
+      }),
   );
 
-  it('summonFullParams without recurse leaves inner instances alone', async () => {
-    await onRanks(2, async (rank) => {
+  it('summonFullParams without recurse leaves inner instances alone', () =>
+    onRanks(2, async (rank) => {
       const model = sharded(rank);
       await summonFullParams(
         model,
@@ -151,11 +146,10 @@ describe('summonFullParams', () => {
         { recurse: false },
       );
       expect(model.trainingState).toBe('idle');
-    });
-  });
+    }));
 
-  it('what is written is used at once, also where full parameters were kept or published', async () => {
-    await onRanks(2, async (rank) => {
+  it('what is written is used at once, also where full parameters were kept or published', () =>
+    onRanks(2, async (rank) => {
       const model = sharded(rank, { reshardAfterForward: false });
       const rows = { first: 6 * rank.rank, count: 6 };
       const output = () =>
@@ -171,11 +165,10 @@ describe('summonFullParams', () => {
       await summonFullParams(model, () => fill(model, 3), { volatile: true });
       expect(new Set(await output())).toEqual(new Set([0]));
       expect(before).not.toContain(0);
-    });
-  });
+    }));
 
-  it('refuses a forward and a backward inside, and trains on after it', async () => {
-    await onRanks(2, async (rank) => {
+  it('refuses a forward and a backward inside, and trains on after it', () =>
+    onRanks(2, async (rank) => {
       const { device } = rank;
       const model = sharded(rank);
       const rows = { first: 6 * rank.rank, count: 6 };
@@ -197,11 +190,10 @@ describe('summonFullParams', () => {
       expect(await stateDict(model)).toEqual(before);
       expect(model.trainingState).toBe('idle');
       await trainOnce(model, rows);
-    });
-  });
+    }));
 
-  it('releases what it has summoned where a later unit cannot be gathered', async () => {
-    await onRanks(2, async (rank) => {
+  it('releases what it has summoned where a later unit cannot be gathered', () =>
+    onRanks(2, async (rank) => {
       const model = sharded(rank);
       const before = await stateDict(model);
       const { live } = rank.device.memory();
@@ -214,15 +206,14 @@ describe('summonFullParams', () => {
       unit!.gatherMaster = gather;
       expect(rank.device.memory().live).toEqual(live);
       expect(await stateDict(model)).toEqual(before);
-    });
-  });
+    }));
 });
 
 describe('names under summonFullParams', () => {
   it.each([true, false])(
     'are those of the bare module, flattened %s, in and out of summon',
-    async (flattenParameters) => {
-      await onRanks(2, async (rank) => {
+    (flattenParameters) =>
+      onRanks(2, async (rank) => {
         const bare = new Stack(rank.device, [
           new Linear(rank.device, { inFeatures: DIM, outFeatures: 31 }),
           new Linear(rank.device, { inFeatures: 31, outFeatures: 17 }),
@@ -243,7 +234,6 @@ describe('names under summonFullParams', () => {
         expect(model.units.map(({ flat }) => flat.name)).toEqual(
           flattenParameters ? ['outer.flat'] : ['outer.0.weight.flat', 'outer.0.bias.flat'],
         );
-      });
-    },
+      }),
   );
 });

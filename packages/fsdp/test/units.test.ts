@@ -28,13 +28,12 @@ function wrapped({ device, group }: Rank, module: Module = stack(device), option
 }
 
 describe('flattenParameters', () => {
-  it('false: each parameter is sharded on its own', async () => {
-    await onRanks(2, async (rank) => {
+  it('false: each parameter is sharded on its own', () =>
+    onRanks(2, async (rank) => {
       const model = wrapped(rank, undefined, { flattenParameters: false });
       const names = model.units.map(({ name }) => name);
       expect(names).toEqual(['net.0.weight', 'net.0.bias', 'net.1.weight', 'net.1.bias']);
-    });
-  });
+    }));
 
   it('groups: one flat parameter each, and one for each parameter left', async () => {
     const groupsOf = (module: Module) => {
@@ -81,16 +80,16 @@ describe('flattenParameters', () => {
     ],
     ['an empty group', () => [{ name: 'a', params: [] }]],
     ['a foreign parameter', (p: Tensor[]) => [{ name: 'a', params: [p[0]!.device.zeros([3])] }]],
-  ])('refuses %s', async (_, groups) => {
-    await onRanks(1, async (rank) => {
+  ])('refuses %s', (_, groups) =>
+    onRanks(1, async (rank) => {
       const module = stack(rank.device);
       const flattenParameters = groups(module.parameters());
       expect(() => wrapped(rank, module, { flattenParameters })).toThrow(FsdpConfigError);
-    });
-  });
+    }),
+  );
 
-  it('what is frozen when wrapped gets no gradient and no reduction', async () => {
-    await onRanks(2, async (rank) => {
+  it('what is frozen when wrapped gets no gradient and no reduction', () =>
+    onRanks(2, async (rank) => {
       const module = stack(rank.device);
       module.parameters()[0]!.requiresGrad = false;
       const reduceGroup = await rank.group.split(0);
@@ -102,8 +101,7 @@ describe('flattenParameters', () => {
         bytesSent: model.units[0]!.layout.shardLength * 4,
       });
       expect(model.units[1]!.flat.grad).toBeUndefined();
-    });
-  });
+    }));
 });
 
 describe('initial values', () => {
@@ -132,15 +130,14 @@ describe('initial values', () => {
     expect(sharded.get('1.weight')).toEqual(ranks[1]!.own.get('1.weight'));
   });
 
-  it('an edit in place between wrapping and the first forward counts', async () => {
-    await onRanks(2, async (rank) => {
+  it('an edit in place between wrapping and the first forward counts', () =>
+    onRanks(2, async (rank) => {
       const model = wrapped(rank);
       const bias = model.namedParameters().find(([name]) => name === '0.bias')![1];
       rank.device.copyInto(bias, rank.device.tensor(new Float32Array(DIM).fill(5)));
       const weights = await weightsOf(model);
       expect(weights.get('0.bias')).toEqual(new Float32Array(DIM).fill(5));
-    });
-  });
+    }));
 });
 
 it('replicas start from the values of the first, and train as one process', async () => {

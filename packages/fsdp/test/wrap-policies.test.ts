@@ -443,13 +443,12 @@ describe('autoWrapBn', () => {
     });
   });
 
-  it('singleRankPg puts them into a group of one rank', async () => {
-    await onRanks(2, async ({ device, group }) => {
+  it('singleRankPg puts them into a group of one rank', () =>
+    onRanks(2, async ({ device, group }) => {
       const model = net(device);
       await autoWrapBn(model, { processGroup: group, singleRankPg: true });
       const found = model.namedModules().flatMap(([, each]) => (isFsdp(each) ? [each] : []));
       expect(found.map(({ processGroup }) => processGroup.worldSize)).toEqual([1, 1, 1]);
       expect(new Set(found.map(({ processGroup }) => processGroup)).size).toBe(1);
-    });
-  });
+    }));
 });

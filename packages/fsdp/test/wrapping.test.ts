@@ -96,8 +96,8 @@ it('trains with more ranks than blocks of 128 elements, some of them all padding
   await expectEqualTraining({ build: (device, wrap) => wrap(layer(device)) }, 4);
 });
 
-it('a module without any parameter has an empty state and norm 0', async () => {
-  await onRanks(2, async ({ device, group, rank }) => {
+it('a module without any parameter has an empty state and norm 0', () =>
+  onRanks(2, async ({ device, group, rank }) => {
     const nothing = moduleOf(device, {}, (_, x: Tensor) => tanh(x));
     const model = new FullyShardedDataParallel(nothing, { processGroup: group });
     const x = inputs(device, { first: rank, count: 1 }).keep();
@@ -105,8 +105,7 @@ it('a module without any parameter has an empty state and norm 0', async () => {
     expect(await stateDict(model)).toEqual(new Map());
     expect(await gradNorm(model)).toBe(0);
     model.dispose();
-  });
-});
+  }));
 
 it('an optimizer made before wrapping steps the shards', async () => {
   const [plain] = await onRanks(1, async ({ device }) => {
@@ -135,18 +134,17 @@ it('gradientPredivideFactor changes nothing but rounding, also below 1 and above
 });
 
 describe('refuses with FsdpConfigError', () => {
-  it('a parameter packed into another flat', async () => {
-    await onRanks(2, async ({ device, group }) => {
+  it('a parameter packed into another flat', () =>
+    onRanks(2, async ({ device, group }) => {
       const module = layer(device);
       packParameters(module);
       expect(() => new FullyShardedDataParallel(module, { processGroup: group })).toThrow(
         FsdpConfigError,
       );
-    });
-  });
+    }));
 
-  it('a parameter on another device than the module', async () => {
-    await onRanks(1, async ({ device, group }) => {
+  it('a parameter on another device than the module', () =>
+    onRanks(1, async ({ device, group }) => {
       const other = new Device(device.backend);
       const strangers = layer(other);
       const borrowing = moduleOf(device, { weight: strangers.weight }, (_, x: Tensor) => x);
@@ -154,11 +152,10 @@ describe('refuses with FsdpConfigError', () => {
       expect(wrap).toThrow(FsdpConfigError);
       expect(wrap).toThrow(/on the module's device, got f32 'weight'/);
       other.dispose();
-    });
-  });
+    }));
 
-  it('contradicting options', async () => {
-    await onRanks(2, async ({ device, group }) => {
+  it('contradicting options', () =>
+    onRanks(2, async ({ device, group }) => {
       const wrap = (options: object) => () =>
         new FullyShardedDataParallel(layer(device), { processGroup: group, ...options });
       expect(wrap({ fp32ReduceScatter: true })).toThrow(FsdpConfigError);
@@ -166,12 +163,11 @@ describe('refuses with FsdpConfigError', () => {
       expect(wrap({ gradientPredivideFactor: 0 })).toThrow(FsdpConfigError);
       const alone = await group.split(group.rank);
       expect(wrap({ processGroupReduceScatter: alone })).toThrow(FsdpConfigError);
-    });
-  });
+    }));
 });
 
-it('dispose of a plain module frees the sharded ones inside it', async () => {
-  await onRanks(2, async ({ device, group, rank }) => {
+it('dispose of a plain module frees the sharded ones inside it', () =>
+  onRanks(2, async ({ device, group, rank }) => {
     const outer = new Sequential(device, [
       layer(device),
       new FullyShardedDataParallel(layer(device), { processGroup: group }),
@@ -181,11 +177,10 @@ it('dispose of a plain module frees the sharded ones inside it', async () => {
     outer.dispose();
     outer.dispose();
     expect(device.memory().live.total).toBe(0);
-  });
-});
+  }));
 
-it('dispose frees everything, twice does nothing more', async () => {
-  await onRanks(2, async ({ device, group, rank }) => {
+it('dispose frees everything, twice does nothing more', () =>
+  onRanks(2, async ({ device, group, rank }) => {
     const model = new FullyShardedDataParallel(layer(device), { processGroup: group });
     await trainOnce(model, { first: rank, count: 1 });
     await device.noGrad(() =>
@@ -197,5 +192,4 @@ it('dispose frees everything, twice does nothing more', async () => {
     expect(device.memory().live.total).toBe(0);
     model.dispose();
     expect(device.memory().live.total).toBe(0);
-  });
-});
+  }));

@@ -124,8 +124,8 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     ['a forward', (model: Module) => evaluate(model)],
     ['stateDict', (model: FullyShardedDataParallel) => stateDict(model)],
     ['gradNorm', (model: FullyShardedDataParallel) => gradNorm(model)],
-  ])('nothing is kept of a 16-bit copy of f32 masters: %s says so', async (_, use) => {
-    await onRanks(worldSize, async (rank) => {
+  ])('nothing is kept of a 16-bit copy of f32 masters: %s says so', (_, use) =>
+    onRanks(worldSize, async (rank) => {
       const model = made(rank, { ...KEPT, mixedPrecision: true, computeDType: 'bf16' });
       const before = await weightsOf(model);
       await evaluate(model);
@@ -138,12 +138,12 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       expect((error as Error).message).toMatch(/'inner' .*bf16 copy .*summonFullParams/);
       expect(await weightsOf(model)).toEqual(before); // The model goes on.
       await evaluate(model);
-    });
-  });
+    }),
+  );
 });
 
-it('what is written before a step of the optimizer, and used after it, is an error', async () => {
-  await onRanks(2, async (rank) => {
+it('what is written before a step of the optimizer, and used after it, is an error', () =>
+  onRanks(2, async (rank) => {
     const model = made(rank);
     const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
     await trainOnce(model, rowsOf(rank));
@@ -152,20 +152,22 @@ it('what is written before a step of the optimizer, and used after it, is an err
     await optimizer.step();
     await expect(evaluate(model)).rejects.toThrow(/copy that a step or load has passed/);
     await evaluate(model);
-  });
-});
+  }));
 
-it('a rank that writes alone is named where the others do not gather', {
-  timeout: 8000,
-}, async () => {
-  await onRanks(2, async (rank) => {
-    const model = made(rank);
-    await evaluate(model);
-    if (rank.rank === 0) {
-      await halve(model.parameters()[0]!);
-    }
-    await expect(trainOnce(model, rowsOf(rank))).rejects.toMatchObject({
-      code: 'FSDP_RANKS_DIFFER',
-    });
-  });
-});
+it(
+  'a rank that writes alone is named where the others do not gather',
+  {
+    timeout: 8000,
+  },
+  () =>
+    onRanks(2, async (rank) => {
+      const model = made(rank);
+      await evaluate(model);
+      if (rank.rank === 0) {
+        await halve(model.parameters()[0]!);
+      }
+      await expect(trainOnce(model, rowsOf(rank))).rejects.toMatchObject({
+        code: 'FSDP_RANKS_DIFFER',
+      });
+    }),
+);

@@ -139,8 +139,8 @@ describe('a value of another kind', () => {
   });
 });
 
-it('a policy that chooses nothing inside is told the classes that it saw, and nothing is wrapped', async () => {
-  await onRanks(1, async ({ device, group }) => {
+it('a policy that chooses nothing inside is told the classes that it saw, and nothing is wrapped', () =>
+  onRanks(1, async ({ device, group }) => {
     const model = new Stack(device, [layer(device), new BatchNorm1d(device, { numFeatures: DIM })]);
     const policy: WrapPolicy = ({ question, unwrappedParams }) =>
       question === 'recurse' || unwrappedParams > 1e9;
@@ -150,8 +150,7 @@ it('a policy that chooses nothing inside is told the classes that it saw, and no
       'fullyShard: expected a policy that chooses modules inside Stack, got none of Linear, BatchNorm1d.',
     );
     expect(model.parameters().every(({ gradSink }) => gradSink === undefined)).toBe(true);
-  });
-});
+  }));
 
 it('a backward of the module whose wrapper was dropped says which one to call', async () => {
   const message = await refusal(FsdpStateError, async ({ device, group }) => {
@@ -165,8 +164,8 @@ it('a backward of the module whose wrapper was dropped says which one to call', 
 });
 
 describe('instances of one name over two groups', () => {
-  it('are named with their paths where one call is about both', async () => {
-    await onRanks(2, async (rank) => {
+  it('are named with their paths where one call is about both', () =>
+    onRanks(2, async (rank) => {
       const { device, group } = rank;
       const other = await group.split(0);
       const model = new Stack(device, [layer(device), layer(device)]);
@@ -181,8 +180,7 @@ describe('instances of one name over two groups', () => {
       const refused = expect(stateDict(model)).rejects;
       await refused.toThrow(NnConfigError);
       await refused.toThrow("one process group, got 'fsdp' at '0' and 'fsdp' at '1' over two.");
-    });
-  });
+    }));
 
   it('train below one root as one group does, and have no common norm', async () => {
     const perRank = await onRanks(2, async ({ device, group, rank }) => {

@@ -1,6 +1,6 @@
 // The bytes of a file are read by the format's own reader and by a plain one in this test.
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { f16ToF32, fromF32Array, toF32Array } from '@shardweave/dtypes';
 import {
@@ -14,7 +14,8 @@ import {
   modelGguf,
 } from '@shardweave/gguf';
 import type { HostTensor } from '@shardweave/nn';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { bareModel } from './support/hub-models.ts';
 import { bytesOf, readGguf } from './support/written.ts';
 
@@ -26,8 +27,7 @@ const LLAMA3 = {
   original_max_position_embeddings: 8192,
 };
 
-const folder = mkdtempSync(join(tmpdir(), 'gguf-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = newFolder();
 
 describe('ggufFile', () => {
   it('is read by @huggingface/gguf as it was written', async () => {

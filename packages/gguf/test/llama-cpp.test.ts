@@ -1,12 +1,13 @@
 // llama.cpp is the judge here: it reads our files, computes what our models compute, and splits
 // texts as their tokenizers do.
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+
+import { readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Tokenizer } from '@huggingface/tokenizers';
 import { adapterGguf, type GgufType, modelGguf } from '@shardweave/gguf';
 import { afterAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { bareModel, makeSmall, SMALL_MODELS, sentencePieceText } from './support/hub-models.ts';
 import { llamaLogits, openLlama, tokenIds } from './support/llama-cpp.ts';
 import { bytesOf } from './support/written.ts';
@@ -34,11 +35,10 @@ const OFF: Readonly<Record<GgufType, number>> = { f32: 1e-4, f16: 0.05, bf16: 0.
 const GELU_TABLE = 0.01;
 
 const require = createRequire(import.meta.url);
-const folder = mkdtempSync(join(tmpdir(), 'gguf-'));
+const folder = newFolder();
 const llama = await openLlama();
 afterAll(async () => {
   await llama.dispose();
-  rmSync(folder, { recursive: true });
 });
 
 describe.each(Object.entries(SMALL_MODELS))('%s', async (name, small) => {

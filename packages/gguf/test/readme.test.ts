@@ -1,17 +1,17 @@
 // The README's examples are run as they stand.
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { peftConfigText, peftState, writeSafetensors } from '@shardweave/nn';
-import { afterAll, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { runReadmeExample } from '../../../tooling/test-kit/readme-example.ts';
 import { bareModel } from './support/hub-models.ts';
 import { readGguf } from './support/written.ts';
 
 const PACKAGE = fileURLToPath(new URL('..', import.meta.url));
-const folder = mkdtempSync(join(tmpdir(), 'gguf-readme-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = newFolder();
 
 it('the first example writes a file', async () => {
   const change = (example: string) => example.replace(/console\.log\((.*)\)/, 'console.log([$1])');

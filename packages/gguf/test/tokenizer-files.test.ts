@@ -1,15 +1,14 @@
 // These tests check what the metadata gets from a tokenizer's files, and what is refused by name.
 
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { GgufTokenizerError, modelGguf } from '@shardweave/gguf';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { bareModel, sentencePieceText } from './support/hub-models.ts';
 import { bytesOf, readGguf } from './support/written.ts';
 
-const folder = mkdtempSync(join(tmpdir(), 'gguf-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = newFolder();
 
 const TEMPLATE = {
   type: 'TemplateProcessing',

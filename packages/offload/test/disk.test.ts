@@ -6,12 +6,13 @@ import type { OffloadModel } from '@shardweave/offload';
 import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { bundle, newFolder, RunningProgram } from '../../../tooling/test-kit/processes.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { bundle, RunningProgram } from '../../../tooling/test-kit/processes.ts';
 import { begin, losses, type Run, trainStep } from './support/training.js';
 
 let folder = '';
 beforeAll(async () => {
-  folder = await newFolder();
+  folder = newFolder();
 });
 
 /** Returns the losses of `steps` steps, resumed from what the directory holds. */

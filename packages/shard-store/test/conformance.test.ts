@@ -3,7 +3,7 @@ import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { type StoreHarness, storeCases } from '@shardweave/shard-store/testing';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
 import { describe, it } from 'vitest';
-import { newDirectory } from './support/directories.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 
 const hostHarness: StoreHarness = {
   name: 'host memory',
@@ -45,7 +45,7 @@ function diskHarness(fsync: boolean): StoreHarness {
   return {
     name: fsync ? 'disk with fsync' : 'disk',
     create: async ({ maxBytes } = {}) =>
-      open(await newDirectory(), maxBytes === undefined ? nodeFiles : smallDisk(maxBytes)),
+      open(newFolder(), maxBytes === undefined ? nodeFiles : smallDisk(maxBytes)),
     reopen: async (store) => {
       await store.close();
       return open(directories.get(store)!);

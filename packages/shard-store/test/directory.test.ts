@@ -5,7 +5,7 @@ import { mkdir, readdir, readFile, truncate, unlink, writeFile } from 'node:fs/p
 import { join } from 'node:path';
 import { nodeFiles, type OpenFile, openDiskStore } from '@shardweave/shard-store/node';
 import { describe, expect, it } from 'vitest';
-import { newDirectory } from './support/directories.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import {
   BYTES,
   codeOf,
@@ -27,7 +27,7 @@ describe('damaged values', () => {
   ];
 
   it.each(damages)('%s rejects the read that meets it, naming the key', async (_, damage) => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     let store = await openDiskStore({ directory });
     await runStep(store, 1);
     await store.close();
@@ -40,7 +40,7 @@ describe('damaged values', () => {
   });
 
   it('checks the whole of a chunk of which a read wants one byte', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const store = await openDiskStore({ directory });
     await runStep(store, 1);
     await flip(join(directory, fileOf(1, 0)), 7);
@@ -51,7 +51,7 @@ describe('damaged values', () => {
   });
 
   it('a read that meets damage leaves no call of its own on its way', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const writing = await openDiskStore({ directory });
     await runStep(writing, 1);
     await writing.close();
@@ -79,7 +79,7 @@ describe('damaged values', () => {
   });
 
   it('does not open on a damaged manifest', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const store = await openDiskStore({ directory });
     await runStep(store, 1);
     await store.close();
@@ -97,7 +97,7 @@ describe('damaged values', () => {
 
 describe('a directory that others use too', () => {
   it('keeps every file of theirs as it is, whatever it is called', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     await mkdir(join(directory, 'mine'));
     const names = [
       ...[
@@ -145,7 +145,7 @@ describe('a directory that others use too', () => {
 
 describe('what a dead owner left', () => {
   it('removes values that no manifest names, and a manifest that was not finished', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     let store = await openDiskStore({ directory });
     await runStep(store, 1);
     await store.close();
@@ -159,7 +159,7 @@ describe('what a dead owner left', () => {
   });
 
   it('begins an empty store where it died before the first commit', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     let store = await openDiskStore({ directory });
     await store.write('parameter', state(1));
     await store.close();
@@ -170,7 +170,7 @@ describe('what a dead owner left', () => {
   });
 
   it('does not take values that lost their manifest for strays', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const store = await openDiskStore({ directory });
     await runStep(store, 1);
     await store.close();

@@ -8,7 +8,7 @@ import { promisify } from 'node:util';
 import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { diskFull, type FileCall, interceptFiles } from '@shardweave/shard-store/testing-node';
 import { describe, expect, it } from 'vitest';
-import { newDirectory } from './support/directories.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import {
   BYTES,
   codeOf,
@@ -26,7 +26,7 @@ describe('a disk that dies at any call', () => {
   it.each([false, true])('leaves the old generation or the new one (fsync %s)', async (fsync) => {
     const found = new Map<number, number>();
     for (let last = 0; ; last++) {
-      const directory = await newDirectory();
+      const directory = newFolder();
       const store = await openDiskStore({ directory });
       await runStep(store, 1);
       await runStep(store, 2);
@@ -67,7 +67,7 @@ describe('a disk that dies at any call', () => {
 describe('a commit that fails after its rename', () => {
   // The next owner may find either generation, so neither may be overwritten.
   it('leaves both generations whole, however often keys are written after it', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     let isFailing = false;
     const files = interceptFiles(({ operation }) => {
       if (isFailing && operation === 'syncDirectory') {
@@ -123,7 +123,7 @@ describe('what a file system says', () => {
     ['EACCES', 'IO'],
     [undefined, 'IO'],
   ])('%s is %s, with its error as the cause', async (code, expected) => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const cause = Object.assign(new Error('said by the test'), { code });
     let isFailing = false;
     const files = interceptFiles(({ operation }) => {
@@ -151,7 +151,7 @@ describe('what a file system says', () => {
 
 describe('a full disk', () => {
   it('rejects with FULL, keeps both the last generation and the values since', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     let isFull = false;
     const files = interceptFiles(({ operation, path }) => {
       if (isFull && operation === 'write' && path.endsWith('.1')) {
@@ -171,7 +171,7 @@ describe('a full disk', () => {
   });
 
   it.each([1, 2, 3])('a write of step %i that fails half-way gives its room back', async (step) => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     let isFull = false;
     const files = interceptFiles(({ operation, path, end = 0 }) => {
       if (isFull && operation === 'write' && end > 2 ** 20) {
@@ -194,7 +194,7 @@ describe('a full disk', () => {
   });
 
   it('keeps the value before a second write of the step, which fails half-way', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     let isFull = false;
     const files = interceptFiles(({ operation, path, end = 0 }) => {
       if (isFull && operation === 'write' && end > 2 ** 20) {
@@ -211,7 +211,7 @@ describe('a full disk', () => {
   });
 
   it('rejects a commit with FULL, and the same commit succeeds once there is room', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     let isFull = false;
     const files = interceptFiles(({ operation, path }) => {
       if (isFull && operation === 'write' && path.includes('manifest')) {
@@ -236,7 +236,7 @@ describe('a full disk', () => {
   it.skipIf(process.platform !== 'linux')(
     'is told from the kernel itself (/dev/full, on Linux)',
     async () => {
-      const directory = await newDirectory();
+      const directory = newFolder();
       const store = await openDiskStore({ directory });
       await runStep(store, 1);
       for (const id of [1, 2, 3]) {
@@ -249,7 +249,7 @@ describe('a full disk', () => {
   );
 
   it('takes nothing more from the third step on: values go over files that are there', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const store = await openDiskStore({ directory });
     await runStep(store, 1);
     await runStep(store, 2);
@@ -268,7 +268,7 @@ describe('a full disk', () => {
 
 describe('a small file system', () => {
   it('fills up, loses nothing, and goes on when there is room', async (context) => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const run = promisify(execFile);
     const mount = run('mount', ['-t', 'tmpfs', '-o', 'size=3m', 'tmpfs', directory]);
     if ((await mount.catch(() => undefined)) === undefined) {
@@ -298,7 +298,7 @@ describe('a small file system', () => {
 
 describe('file calls', () => {
   it('syncs each new value, the manifest and the directory, and before the rename', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const calls: string[] = [];
     const files = interceptFiles(({ operation, path }) => {
       if (['sync', 'rename', 'syncDirectory'].includes(operation)) {
@@ -320,7 +320,7 @@ describe('file calls', () => {
   });
 
   it('syncs the names of the directories that it makes, and without fsync nothing', async () => {
-    const above = await newDirectory();
+    const above = newFolder();
     const directory = join(above, 'made', 'here');
     const calls: string[] = [];
     const files = interceptFiles(({ operation, path }) => {
@@ -338,7 +338,7 @@ describe('file calls', () => {
   });
 
   it('keeps at most maxConcurrent files open, and as many where there is work', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     let [open, peak] = [0, 0];
     const count = ({ operation }: FileCall) => {
       if (operation.startsWith('openTo')) {
@@ -362,7 +362,7 @@ describe('file calls', () => {
   });
 
   it('goes on after short reads and writes', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const files = {
       ...nodeFiles,
       openToRead: async (path: string) => shorten(await nodeFiles.openToRead(path)),
@@ -378,7 +378,7 @@ describe('file calls', () => {
   });
 
   it('removes the files of deleted keys at the commit', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const store = await openDiskStore({ directory });
     await runStep(store, 1);
     await store.delete('exp_avg');

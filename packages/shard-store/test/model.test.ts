@@ -6,7 +6,7 @@ import { openDiskStore } from '@shardweave/shard-store/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { newDirectory } from './support/directories.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { codeOf, forgetOwner } from './support/steps.ts';
 
 type Values = ReadonlyMap<string, Buffer>;
@@ -31,7 +31,7 @@ const call = fc.oneof(
 describe.each([false, true])('fsync %s', (fsync) => {
   it('holds what a map would hold, whatever fails in between', async () => {
     const property = fc.asyncProperty(fc.array(call, { maxLength: 24 }), async (calls) => {
-      const directory = await newDirectory();
+      const directory = newFolder();
       let left = Infinity;
       const files = interceptFiles(({ operation }) => {
         if (operation !== 'close' && left-- <= 0) {

@@ -3,7 +3,7 @@
 import { createHostStore, StoreUsageError } from '@shardweave/shard-store';
 import { type DiskStoreOptions, openDiskStore } from '@shardweave/shard-store/node';
 import { describe, expect, it } from 'vitest';
-import { newDirectory } from './support/directories.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 
 describe('options', () => {
   it.each<[object, RegExp]>([
@@ -14,7 +14,7 @@ describe('options', () => {
     [{ maxConcurrent: 0 }, /maxConcurrent/],
     [{ maxConcurrent: 1.5 }, /maxConcurrent/],
   ])('openDiskStore refuses %o', async (options, message) => {
-    const all = { directory: await newDirectory(), ...options } as DiskStoreOptions;
+    const all = { directory: newFolder(), ...options } as DiskStoreOptions;
     const opening = openDiskStore(all);
     await expect(opening).rejects.toThrow(StoreUsageError);
     await expect(opening).rejects.toThrow(message);

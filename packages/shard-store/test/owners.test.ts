@@ -10,14 +10,14 @@ import { openDiskStore } from '@shardweave/shard-store/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';
 import { build } from 'esbuild';
 import { beforeAll, describe, expect, it, onTestFinished } from 'vitest';
-import { newDirectory } from './support/directories.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { BYTES, KEYS, type KillPlan } from './support/kill-plan.ts';
 
 const WRITER = fileURLToPath(new URL('support/writer-process.ts', import.meta.url));
 let program = '';
 
 beforeAll(async () => {
-  program = join(await newDirectory(), 'writer-process.mjs');
+  program = join(newFolder(), 'writer-process.mjs');
   await build({
     entryPoints: [WRITER],
     outfile: program,
@@ -121,7 +121,7 @@ const KILL_POINTS: readonly KillRow[] = [
 describe('a process that is killed in the middle of a step', () => {
   it.each(KILL_POINTS)('a kill %s leaves a whole step', async (_, operation, file, point) => {
     const { left, isCommitted, ...rest } = point;
-    const directory = await newDirectory();
+    const directory = newFolder();
     let last = 0;
     // The first kill is in the step that makes the second file of each key. The next one is in a
     // step that overwrites files of earlier steps and of the kill.
@@ -173,7 +173,7 @@ const NOBODY = 2 ** 22 + 1;
 
 /** Returns the name of this process as an owner. */
 async function ownName(number: number): Promise<string> {
-  const directory = await newDirectory();
+  const directory = newFolder();
   const store = await openDiskStore({ directory });
   const name = nameIn(await readdir(directory));
   await store.close();
@@ -198,7 +198,7 @@ async function claim(directory: string, number: number, name: string): Promise<v
 
 describe('owners', () => {
   it('keeps a second process out as long as the first lives', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const writer = new Writer(directory);
     await writer.prints(1);
     await expect(openDiskStore({ directory })).rejects.toThrow(StoreLockedError);
@@ -208,7 +208,7 @@ describe('owners', () => {
   });
 
   it('keeps a second store of this process out until the first is closed', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     for (let round = 0; round < 3; round++) {
       const store = await openDiskStore({ directory });
       await expect(openDiskStore({ directory })).rejects.toThrow(StoreLockedError);
@@ -217,7 +217,7 @@ describe('owners', () => {
   });
 
   it('is known by empty files, of which none stays when it leaves', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const store = await openDiskStore({ directory });
     const names = (await readdir(directory)).filter((name) => !name.includes('.door.'));
     const owners = names.filter((name) => name.includes('owner')).sort();
@@ -230,7 +230,7 @@ describe('owners', () => {
   });
 
   it('lets in one of many that find a dead owner at the same time', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const [, , , , ...space] = (await ownName(7)).split('.');
     await claim(directory, 7, [NOBODY, 1, ...space].join('.'));
     const tries = Array.from({ length: 8 }, () => openDiskStore({ directory }));
@@ -246,7 +246,7 @@ describe('owners', () => {
   });
 
   it('withdraws where others came and went between its look and its claim', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     await claim(directory, 1, await deadName());
     const files = interceptFiles(async ({ operation, path }) => {
       if (operation !== 'create' || !path.endsWith('.2')) {
@@ -263,7 +263,7 @@ describe('owners', () => {
   });
 
   it('withdraws where the numbers began again between its look and its claim', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     await claim(directory, 1, await deadName());
     const files = interceptFiles(async ({ operation, path }) => {
       if (operation !== 'create' || !path.endsWith('.2')) {
@@ -280,20 +280,20 @@ describe('owners', () => {
   });
 
   it('tells a process from another one with its number by when it started', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const [pid, start, ...host] = (await ownName(1)).slice('shardweave-owner.1.'.length).split('.');
     await claim(directory, 1, [pid, start, ...host].join('.'));
     await expect(openDiskStore({ directory })).rejects.toThrow(StoreLockedError);
     if (start === '') {
       return; // This platform does not tell.
     }
-    const later = await newDirectory();
+    const later = newFolder();
     await claim(later, 1, [pid, '1', ...host].join('.'));
     await (await openDiskStore({ directory: later })).close();
   });
 
   it('is named by its number, its start and its machine', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const writer = new Writer(directory);
     await writer.prints(1);
     const name = nameIn(await readdir(directory));
@@ -309,7 +309,7 @@ describe('owners', () => {
   });
 
   it('does not take an owner for dead that comes from another machine', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const [, , , , namespace, machine] = (await ownName(4)).split('.');
     await claim(directory, 4, `${NOBODY}.7.${namespace}.${machine}.else%2Fwhere.example`);
     await expect(openDiskStore({ directory })).rejects.toThrow(
@@ -321,7 +321,7 @@ describe('owners', () => {
     ['of one name in a directory on a network', 1],
     ['whose container has the same name', 0],
   ])('does not take an owner for dead on a machine %s', async (_, differing) => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const [, , , , ...space] = (await ownName(4)).split('.');
     const other = space.map((part, i) => (i === differing ? '7' : part));
     await claim(directory, 4, [NOBODY, 7, ...other].join('.'));
@@ -331,7 +331,7 @@ describe('owners', () => {
   it.skipIf(UNSHARE === undefined)(
     'keeps a process out that has another space of process numbers, unless unshare is not permitted',
     async () => {
-      const directory = await newDirectory();
+      const directory = newFolder();
       const store = await openDiskStore({ directory });
       const [command, ...args] = UNSHARE!;
       const other = spawnSync(command!, [...args, process.execPath, program, directory], {
@@ -349,7 +349,7 @@ describe('owners', () => {
     'lets in where the owner was killed that had another space of process numbers, unless unshare is not permitted',
     async () => {
       // A socket's path holds 107 bytes and is cut there, and people's directories may be longer.
-      const directory = join(await newDirectory(), 'a'.repeat(60), 'b'.repeat(60));
+      const directory = join(newFolder(), 'a'.repeat(60), 'b'.repeat(60));
       await mkdir(directory, { recursive: true });
       const writer = new Writer(directory, undefined, UNSHARE!);
       await writer.prints(1);
@@ -361,7 +361,7 @@ describe('owners', () => {
   );
 
   it('takes over from an owner that was killed before it gave its name', async () => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     await writeFile(join(directory, 'shardweave-owner.1'), '');
     await (await openDiskStore({ directory })).close();
   });

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { type FileLayer, nodeFiles, withFile, writeFully } from '@shardweave/shard-store/node';
 import { cachedBytes, whyNotPastCache } from '@shardweave/shard-store/testing-node';
 import { describe, expect, it } from 'vitest';
-import { newDirectory } from './support/directories.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 
 const PAGE = 4096;
 const LONG = 2 ** 20;
@@ -28,7 +28,7 @@ interface Part {
 
 /** Writes the parts to a new file, syncs it, and gives its path. */
 async function write(parts: readonly Part[], files: FileLayer = nodeFiles): Promise<string> {
-  const path = join(await newDirectory(), 'file');
+  const path = join(newFolder(), 'file');
   await withFile(files.create(path), async (file) => {
     for (const { bytes, position } of parts) {
       await writeFully(file, bytes, position);
@@ -85,7 +85,7 @@ it('a new file takes long writes behind one whose memory began in the middle of 
 });
 
 it('an error of the disk is that of the write', async () => {
-  const path = join(await newDirectory(), 'file');
+  const path = join(newFolder(), 'file');
   const file = await nodeFiles.create(path);
   await writeFully(file, pages(LONG), 0);
   await file.close();

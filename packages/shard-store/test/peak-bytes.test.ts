@@ -6,7 +6,7 @@ import { createDryStore, createHostStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { newDirectory } from './support/directories.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 
 const BYTES = { a: 1000, b: 30 } as const;
 const call = fc.record({
@@ -26,7 +26,7 @@ it('peakBytes counts values at their largest, and those that were deleted', asyn
 
 it('peakBytes of a store on disk are those of its files, and a dry one knows them', async () => {
   const property = fc.asyncProperty(fc.array(call, { maxLength: 12 }), async (calls) => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const disk = await openDiskStore({ directory });
     const dry = createDryStore({ isOnDisk: true });
     for (const { does, key } of calls) {

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { createHostStore } from '@shardweave/shard-store';
 import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { expect, it } from 'vitest';
-import { newDirectory } from './support/directories.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { codeOf } from './support/steps.ts';
 
 const BYTES = 2 ** 20 + 5;
@@ -14,7 +14,7 @@ const value = (step: number) => new Uint8Array(BYTES).fill(step);
 const pinsIn = (directory: string) => readdirSync(directory).filter((name) => name.includes('pin'));
 
 it('a pin is read, and linked, as it was through later steps and by another store', async () => {
-  const directory = await newDirectory();
+  const directory = newFolder();
   let store = await openDiskStore({ directory });
   await store.write('a', value(1));
   await store.commit();
@@ -48,7 +48,7 @@ it('a pin is read, and linked, as it was through later steps and by another stor
 });
 
 it('a pin takes no room of its own, and gives it back', async () => {
-  const directory = await newDirectory();
+  const directory = newFolder();
   const store = await openDiskStore({ directory });
   await store.write('a', value(1));
   const pinned = (await store.pin!('a'))!;
@@ -66,7 +66,7 @@ it('a pin takes no room of its own, and gives it back', async () => {
 });
 
 it('the pin of a process that died is removed by the next owner', async () => {
-  const directory = await newDirectory();
+  const directory = newFolder();
   let store = await openDiskStore({ directory });
   await store.write('a', value(1));
   await store.commit();
@@ -81,7 +81,7 @@ it('the pin of a process that died is removed by the next owner', async () => {
 
 it("a pin is none where a store can't, and an error where the disk fails", async () => {
   const refusing = async (code: string) => {
-    const directory = await newDirectory();
+    const directory = newFolder();
     const link = async () => {
       throw Object.assign(new Error(code), { code });
     };

@@ -1,9 +1,9 @@
 // Small file systems in memory, which fill up as disks do.
 
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, rmdirSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { rmdirSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { newFolder } from '../../../../tooling/test-kit/folders.ts';
 
 export const NO_MOUNT = 'mounting a file system in memory needs root';
 
@@ -17,7 +17,7 @@ export interface SmallDisk extends Disposable {
 
 /** Returns undefined where mounting is not permitted. */
 export function openSmallDisk(bytes: number): SmallDisk | undefined {
-  const path = mkdtempSync(join(tmpdir(), 'small-disk-'));
+  const path = newFolder();
   try {
     const options = ['-t', 'tmpfs', '-o', `size=${bytes}`];
     execFileSync('mount', [...options, 'tmpfs', path], { stdio: 'ignore' });

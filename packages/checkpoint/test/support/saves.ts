@@ -1,9 +1,6 @@
 // Tests share these small saves of two parts, the places where they lie, and the result of loading
 // them.
 
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import {
   beginSave,
   type HeldPiece,
@@ -16,21 +13,10 @@ import {
 } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { createHostStore } from '@shardweave/shard-store';
-import { afterAll } from 'vitest';
-
-const made: string[] = [];
-afterAll(async () => {
-  await Promise.all(made.map((path) => rm(path, { recursive: true, force: true })));
-});
-
-export async function newDirectory(): Promise<string> {
-  const path = await mkdtemp(join(tmpdir(), 'shardweave-checkpoint-'));
-  made.push(path);
-  return path;
-}
+import { newFolder } from '../../../../tooling/test-kit/folders.ts';
 
 export const PLACES: readonly (readonly [string, () => Promise<PieceStore>])[] = [
-  ['a directory', async () => pieceDirectory(await newDirectory())],
+  ['a directory', async () => pieceDirectory(newFolder())],
   ['host memory', async () => piecesIn(createHostStore(), { prefix: 'saves/' })],
 ];
 

@@ -3,9 +3,9 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { newFolder } from '../../../../tooling/test-kit/folders.ts';
 import type { Costs, RankOrder, RankWord } from './attacked-messages.js';
 import { bundleProgram } from './bundle-program.js';
 
@@ -139,7 +139,7 @@ export class AttackedJob {
 
 /** Bundles the program of a rank, which lasts until `remove` is called. */
 export async function bundleAttackedRank() {
-  const folder = await mkdtemp(join(tmpdir(), 'attacked-'));
+  const folder = newFolder();
   const program = join(folder, 'attacked-rank.mjs');
   await bundleProgram(new URL('attacked-rank.ts', import.meta.url), program);
   return { program, remove: () => rm(folder, { recursive: true, force: true }) };

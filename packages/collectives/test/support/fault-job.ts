@@ -5,10 +5,9 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { ProxiedLinks } from '@shardweave/collectives/testing-node';
+import { newFolder } from '../../../../tooling/test-kit/folders.ts';
 import { bundleProgram } from './bundle-program.js';
 import type { Ended, RankCommand, RankReport } from './fault-messages.js';
 
@@ -187,13 +186,10 @@ export class RankProcesses implements AsyncDisposable {
         await gone;
       }
     }
-    if (this.#folder !== undefined) {
-      await rm(this.#folder, { recursive: true, force: true });
-    }
   }
 
   async #bundle(program: string): Promise<string> {
-    this.#folder ??= await mkdtemp(join(tmpdir(), 'collectives-faults-'));
+    this.#folder ??= newFolder();
     const outfile = join(this.#folder, `${program}.mjs`);
     await bundleProgram(new URL(program, import.meta.url), outfile);
     return outfile;
