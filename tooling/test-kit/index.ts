@@ -1,6 +1,7 @@
 // What tests of several packages share. See README.md.
 
 export { expectClose, largestDifference, TOLERANCE } from './closeness.ts';
+export { errorOf } from './errors.ts';
 export { forwardBackward, optimizerGroups, TINY, tokens } from './gpt2.ts';
 export {
   DIM,

@@ -143,20 +143,22 @@ export function training<Options>({
 }: ModelProgram<Options>): Program<Trained, Options> {
   return async ({ device, wrap, rows }) => {
     const model = build(device, wrap);
-    const order = Array.from({ length: steps }, (_, i) => i);
-    const losses = await stepped(optimizer(model), order, (step) => run(model, rows, step));
+    const losses = await stepped(optimizer(model), steps, (step) => run(model, rows, step));
     return { losses, weights: [await weightsOf(model)] };
   };
 }
 
-/** Runs each step with the optimizer's step behind it, and returns the losses. */
-export async function stepped(
+/**
+ * Runs each step, or as many as are said, with the optimizer's step behind it, and returns what the
+ * runs return, which is mostly a loss.
+ */
+export async function stepped<Loss>(
   optimizer: Pick<Optimizer<object>, 'step' | 'zeroGrad'>,
-  steps: readonly number[],
-  run: (step: number) => Promise<number>,
-): Promise<number[]> {
-  const losses: number[] = [];
-  for (const step of steps) {
+  steps: readonly number[] | number,
+  run: (step: number) => Promise<Loss>,
+): Promise<Loss[]> {
+  const losses: Loss[] = [];
+  for (const step of typeof steps === 'number' ? Array(steps).keys() : steps) {
     losses.push(await run(step));
     await optimizer.step();
     optimizer.zeroGrad();

@@ -6,6 +6,7 @@ import { FsdpConfigError, type FsdpOptions, FullyShardedDataParallel } from '@sh
 import { Linear, type Module } from '@shardweave/nn';
 import { expect, it } from 'vitest';
 import {
+  errorOf,
   layer,
   onRanks,
   type Rank,
@@ -34,10 +35,7 @@ function made({ device, group }: Rank, { module, options }: Part, root: Partial<
 }
 
 async function refusalOf(model: FullyShardedDataParallel): Promise<string> {
-  const error = await model.initialize().then(
-    () => expect.fail('expected an error'),
-    (reason: unknown) => reason,
-  );
+  const error = await errorOf(model.initialize());
   expect(error).toBeInstanceOf(FsdpConfigError);
   return (error as Error).message;
 }

@@ -3,6 +3,7 @@
 
 import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { describe, expect, it } from 'vitest';
+import { expectClose } from '../../../tooling/test-kit/index.ts';
 import {
   type NetOutcome,
   type ShardedNetOptions,
@@ -15,29 +16,10 @@ type Norm = 'batch' | 'sync';
 function expectNear(actual: NetOutcome[], expected: NetOutcome[], tolerance: number): void {
   actual.forEach(({ losses, weights, buffers }, rank) => {
     const other = expected[rank]!;
-    expectClose(losses, other.losses, `rank ${rank} losses`, tolerance);
-    for (const [name, values] of weights) {
-      expectClose(values, other.weights.get(name)!, `rank ${rank} ${name}`, tolerance);
-    }
-    for (const [name, values] of buffers) {
-      expectClose(values, other.buffers.get(name)!, `rank ${rank} ${name}`, tolerance);
-    }
+    expectClose(losses, other.losses, tolerance, `rank ${rank} losses`);
+    expectClose(weights, other.weights, tolerance);
+    expectClose(buffers, other.buffers, tolerance);
   });
-}
-
-function expectClose(
-  values: ArrayLike<number>,
-  wanted: ArrayLike<number>,
-  name: string,
-  tolerance: number,
-): void {
-  expect(values.length, name).toBe(wanted.length);
-  for (let i = 0; i < values.length; i++) {
-    const error = Math.abs(values[i]! - wanted[i]!) / (1 + Math.abs(wanted[i]!));
-    if (!(error <= tolerance)) {
-      expect.fail(`${name}[${i}]: expected ${wanted[i]}, got ${values[i]}`);
-    }
-  }
 }
 
 /**
@@ -53,7 +35,7 @@ async function expectReplicas(worldSize: number, options: ShardedNetOptions): Pr
   }
   sharded.forEach(({ losses }, rank) => {
     // bf16 has eight bits of precision, and each of a dozen layers rounds.
-    expectClose(losses.slice(0, 1), replicas[rank]!.losses.slice(0, 1), `rank ${rank}`, 5e-2);
+    expectClose(losses.slice(0, 1), replicas[rank]!.losses.slice(0, 1), 5e-2, `rank ${rank}`);
   });
   expect(sharded).toEqual(await trainSharded(worldSize, { ...options, isReplicating: true }));
 }

@@ -18,19 +18,18 @@ import {
   StateDictError,
   stateDict,
 } from '@shardweave/nn';
-import { Device, type Tensor } from '@shardweave/tensor-core';
+import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import {
   DIM,
   forwardBackward,
-  inputs,
-  lossOf,
   onRanks,
   type Rank,
   Stack,
   TINY,
+  trainOnce,
 } from '../../../tooling/test-kit/index.ts';
 import { shardedGpt2, wrapIn } from './support/sharding.js';
 
@@ -64,14 +63,6 @@ function wrapped({ device, group }: Rank, width: number, options: Partial<FsdpOp
   return wrap(new Net(device, { width, wrap }));
 }
 
-async function step(model: Module, rows: { first: number; count: number }): Promise<number> {
-  return model.device.scope(async () => {
-    const loss = lossOf((await model.call(inputs(model.device, rows))) as Tensor);
-    await loss.backward();
-    return loss.item();
-  });
-}
-
 /**
  * Trains one step over `worldSize` ranks; returns every rank's shards and metadata, which went
  * through text.
@@ -84,7 +75,7 @@ async function saved(
   const perRank = await onRanks(worldSize, async (rank) => {
     const model = wrapped(rank, width, options);
     const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
-    await step(model, { first: 4 * rank.rank, count: 4 });
+    await trainOnce(model, { first: 4 * rank.rank, count: 4 });
     await optimizer.step();
     return {
       weights: await localStateDict(model),

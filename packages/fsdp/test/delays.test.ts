@@ -16,6 +16,8 @@ import {
   type Rank,
   rowsOf,
   Stack,
+  stepped,
+  textOf,
   trainOnce,
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
@@ -43,14 +45,10 @@ async function trained({ device, group, rank }: Rank, fsdp: Partial<FsdpOptions>
   const wrap = wrapIn({ group }, fsdp);
   const model = wrap(new Stack(device, [wrap(layer(device)), wrap(layer(device)), layer(device)]));
   const optimizer = new AdamW(model.parameters(), { lr: 0.05 });
-  const losses: number[] = [];
-  for (let step = 0; step < STEPS; step++) {
-    losses.push(await trainOnce(model, { first: rank, count: 1 }, step));
-    await optimizer.step();
-    optimizer.zeroGrad();
-  }
-  const entries = await stateDict(model);
-  return { losses, weights: [...entries].map(([name, { data }]) => [name, data.join()]) };
+  const losses = await stepped(optimizer, STEPS, (step) =>
+    trainOnce(model, { first: rank, count: 1 }, step),
+  );
+  return { losses, weights: textOf(await stateDict(model)) };
 }
 
 describe.each([

@@ -15,6 +15,7 @@ import { Linear, loadStateDict, Module, Sgd, saveCheckpoint, stateDict } from '@
 import { type Device, matmul, type Tensor, transpose } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
+  errorOf,
   layer,
   onRanks,
   type Rank,
@@ -34,10 +35,7 @@ function bodyAndHead(rank: Rank): { model: FullyShardedDataParallel; inner: Stac
 }
 
 async function messageOf(call: Promise<unknown>): Promise<string> {
-  const error = await call.then(
-    () => expect.fail('expected an error'),
-    (reason: unknown) => reason,
-  );
+  const error = await errorOf(call);
   expect(error).toBeInstanceOf(FsdpConfigError);
   return (error as Error).message;
 }

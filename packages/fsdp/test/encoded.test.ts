@@ -31,7 +31,7 @@ import {
   scaledF16Weight,
   WIDTH,
 } from '../../../tooling/test-kit/encoded-linear.ts';
-import { lossOf, onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
+import { lossOf, onRanks, type Rank, stepped } from '../../../tooling/test-kit/index.ts';
 import { place } from './support/saved-models.js';
 import { wrapIn } from './support/sharding.js';
 
@@ -67,19 +67,13 @@ async function losses(model: Module, rank: Rank): Promise<number[]> {
     model.parameters().filter(({ requiresGrad }) => requiresGrad),
     { lr: 0.05 },
   );
-  const found: number[] = [];
-  for (let step = 0; step < 3; step++) {
-    found.push(
-      await device.scope(async () => {
-        const loss = lossOf(await model.call(inputs(device, rank)));
-        await loss.backward();
-        return loss.item();
-      }),
-    );
-    await optimizer.step();
-    optimizer.zeroGrad();
-  }
-  return found;
+  return stepped(optimizer, 3, () =>
+    device.scope(async () => {
+      const loss = lossOf(await model.call(inputs(device, rank)));
+      await loss.backward();
+      return loss.item();
+    }),
+  );
 }
 
 const [plain] = await onRanks(1, (rank) =>

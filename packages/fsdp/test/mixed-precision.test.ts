@@ -12,6 +12,7 @@ import {
   layer,
   lossOf,
   onRanks,
+  stepped,
 } from '../../../tooling/test-kit/index.ts';
 import { shardedGpt2, wrapIn } from './support/sharding.js';
 
@@ -26,12 +27,9 @@ async function trained(worldSize: number, fsdp: Partial<FsdpOptions>) {
     const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
     const count = BATCH / worldSize;
     const rows = { batch: BATCH, first: rank.rank * count, count };
-    const losses: number[] = [];
-    for (let step = 0; step < STEPS; step++) {
-      losses.push(await forwardBackward(device, model, step, rows));
-      await optimizer.step();
-      optimizer.zeroGrad();
-    }
+    const losses = await stepped(optimizer, STEPS, (step) =>
+      forwardBackward(device, model, step, rows),
+    );
     const masters = await localStateDict(model);
     expect([...masters.values()].every(({ dtype }) => dtype === 'f32')).toBe(true);
     expect(model.instances().every(({ units }) => units[0]!.flat.dtype === 'f32')).toBe(true);

@@ -26,6 +26,7 @@ import {
   onRanks,
   type Rank,
   Stack,
+  stepped,
   TINY,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
@@ -49,11 +50,9 @@ async function trained(rank: Rank, options: Partial<FsdpOptions>, steps: number)
     new Linear(device, { inFeatures, outFeatures });
   const model = wrap(new Stack(device, [linear(DIM, 45), wrap(linear(45, 41))]));
   const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
-  for (let step = 0; step < steps; step++) {
-    await trainOnce(model, { first: 6 * rank.rank, count: 6 }, step);
-    await optimizer.step();
-    optimizer.zeroGrad();
-  }
+  await stepped(optimizer, steps, (step) =>
+    trainOnce(model, { first: 6 * rank.rank, count: 6 }, step),
+  );
   return { device, model, optimizer };
 }
 

@@ -26,7 +26,14 @@ import {
 } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { inputs, lossOf, onRanks, type Rank, trainOnce } from '../../../tooling/test-kit/index.ts';
+import {
+  errorOf,
+  inputs,
+  lossOf,
+  onRanks,
+  type Rank,
+  trainOnce,
+} from '../../../tooling/test-kit/index.ts';
 import { bitsOf } from './support/offload-training.js';
 import { adam, contentsOf, everything, net, place, train } from './support/saved-models.js';
 
@@ -236,10 +243,7 @@ describe('one rank alone', () => {
           const model = net(rank);
           await trainOnce(model, rowsOf(rank));
           const call = rank.rank === 0 ? onFirst : onOthers;
-          return call(model, rank).then(
-            () => expect.fail('expected an error'),
-            (error: FsdpError) => error,
-          );
+          return errorOf<FsdpError>(call(model, rank));
         })),
       );
     }

@@ -12,6 +12,7 @@ import { Module, Sgd } from '@shardweave/nn';
 import { add, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
+  errorOf,
   expectAsAlone,
   expectClose,
   freeze,
@@ -84,10 +85,7 @@ async function trainStep(model: Module, rows: Rows, step = 0): Promise<number> {
 }
 
 async function failure(running: Promise<unknown>): Promise<FsdpRanksDifferError> {
-  return running.then(
-    () => expect.fail('expected an error'),
-    (error: FsdpRanksDifferError) => error,
-  );
+  return errorOf<FsdpRanksDifferError>(running);
 }
 
 /** Options that end a test which would otherwise wait for ten minutes. */

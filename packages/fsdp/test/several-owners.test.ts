@@ -14,6 +14,7 @@ import {
   onRanks,
   type Rank,
   Stack,
+  stepped,
   trainOnce,
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
@@ -66,27 +67,74 @@ async function expectAsBare(
   expectClose(sharded, bare);
 }
 
+function matricesAndVectors(model: Module): Tensor[][] {
+  return [2, 1].map((rank) => model.parameters().filter((tensor) => tensor.rank === rank));
+}
+
 function byRank(model: Module): Optimizer<object>[] {
-  const [matrices, vectors] = [2, 1].map((rank) =>
-    model.parameters().filter((tensor) => tensor.rank === rank),
-  );
+  const [matrices, vectors] = matricesAndVectors(model);
   return [new AdamW(matrices!, { lr: 1e-2 }), new Sgd(vectors!, { lr: 1 })];
 }
 
-async function scaledBackward({ model, rank }: Owners, scaler: GradScaler, step: number) {
+/** Runs steps whose losses are scaled. Each optimizer steps, and then all zero their gradients. */
+async function scaled({ model, rank }: Owners, optimizers: readonly Optimizer<object>[]) {
   const { device } = rank;
   const count = 4 / rank.worldSize;
-  await device.scope(async () => {
-    const output = (await model.call(
-      inputs(device, { first: rank.rank * count, count }, step),
-    )) as Tensor;
-    await scaler.scale(mean(square(output))).backward();
-  });
+  const scaler = new GradScaler(model, { initScale: 8 });
+  for (let step = 0; step < STEPS; step++) {
+    await device.scope(async () => {
+      const x = inputs(device, { first: rank.rank * count, count }, step);
+      await scaler.scale(mean(square((await model.call(x)) as Tensor))).backward();
+    });
+    for (const optimizer of optimizers) {
+      await scaler.step(optimizer);
+    }
+    scaler.update();
+    for (const optimizer of optimizers) {
+      optimizer.zeroGrad();
+    }
+  }
+}
+
+/** Runs backward of each step, then steps each optimizer and zeroes its gradients in turn. */
+async function inTurn({ backward }: Owners, optimizers: readonly Optimizer<object>[]) {
+  for (let step = 0; step < STEPS; step++) {
+    await backward(step);
+    for (const optimizer of optimizers) {
+      await optimizer.step();
+      optimizer.zeroGrad();
+    }
+  }
 }
 
 describe.each([1, 2])('world size %i', (worldSize) => {
-  it('one optimizer after another steps, then all zero their gradients', async () => {
-    await expectAsBare(async ({ model, backward }) => {
+  describe.each(RESTS)('gradients %s', (_, fsdp) => {
+    const compare = (program: Program) => expectAsBare(program, worldSize, fsdp);
+
+    it('each optimizer steps and zeroes its own gradients in turn', () =>
+      compare((owners) => inTurn(owners, byRank(owners.model))));
+
+    it('an optimizer for each submodule steps and zeroes in turn', () =>
+      compare((owners) =>
+        inTurn(
+          owners,
+          owners.layers.map((each) => new Sgd(each.parameters(), { lr: 1 })),
+        ),
+      ));
+
+    it("a submodule's zeroGrad leaves the other gradients of its unit", () =>
+      compare(async ({ model, layers, backward }) => {
+        await stepped(new Sgd(model.parameters(), { lr: 1 }), STEPS, async (step) => {
+          await backward(step);
+          layers[0]!.zeroGrad();
+        });
+      }));
+  });
+
+  const compare = (program: Program) => expectAsBare(program, worldSize);
+
+  it('one optimizer after another steps, then all zero their gradients', () =>
+    compare(async ({ model, backward }) => {
       const optimizers = byRank(model);
       for (let step = 0; step < STEPS; step++) {
         await backward(step);
@@ -97,169 +145,59 @@ describe.each([1, 2])('world size %i', (worldSize) => {
           optimizer.zeroGrad();
         }
       }
-    }, worldSize);
-  });
+    }));
 
-  it.each(RESTS)(
-    'each optimizer steps and zeroes its own gradients in turn, gradients %s',
-    async (_, fsdp) => {
-      await expectAsBare(
-        async ({ model, backward }) => {
-          const optimizers = byRank(model);
-          for (let step = 0; step < STEPS; step++) {
-            await backward(step);
-            for (const optimizer of optimizers) {
-              await optimizer.step();
-              optimizer.zeroGrad();
-            }
-          }
-        },
-        worldSize,
-        fsdp,
-      );
-    },
-  );
+  it('a scaler with two optimizers divides each gradient by the scale once', () =>
+    compare((owners) =>
+      scaled(
+        owners,
+        matricesAndVectors(owners.model).map((part) => new Sgd(part, { lr: 1 })),
+      ),
+    ));
 
-  it.each(RESTS)(
-    'an optimizer for each submodule steps and zeroes in turn, gradients %s',
-    async (_, fsdp) => {
-      await expectAsBare(
-        async ({ layers, backward }) => {
-          const optimizers = layers.map((each) => new Sgd(each.parameters(), { lr: 1 }));
-          for (let step = 0; step < STEPS; step++) {
-            await backward(step);
-            for (const optimizer of optimizers) {
-              await optimizer.step();
-              optimizer.zeroGrad();
-            }
-          }
-        },
-        worldSize,
-        fsdp,
-      );
-    },
-  );
+  it('a scaler with one optimizer of two groups divides each gradient once', () =>
+    compare((owners) => {
+      const groups = matricesAndVectors(owners.model).map((params) => ({ params }));
+      return scaled(owners, [new Sgd(groups, { lr: 1 })]);
+    }));
 
-  it('a scaler with two optimizers divides each gradient by the scale once', async () => {
-    await expectAsBare(async (owners) => {
-      const optimizers = [2, 1].map(
-        (rank) =>
-          new Sgd(
-            owners.model.parameters().filter((each) => each.rank === rank),
-            { lr: 1 },
-          ),
-      );
-      const scaler = new GradScaler(owners.model, { initScale: 8 });
-      for (let step = 0; step < STEPS; step++) {
-        await scaledBackward(owners, scaler, step);
-        for (const optimizer of optimizers) {
-          await scaler.step(optimizer);
-        }
-        scaler.update();
-        for (const optimizer of optimizers) {
-          optimizer.zeroGrad();
-        }
-      }
-    }, worldSize);
-  });
-
-  it('a scaler with one optimizer of two groups divides each gradient once', async () => {
-    await expectAsBare(async (owners) => {
-      const groups = [2, 1].map((rank) => ({
-        params: owners.model.parameters().filter((each) => each.rank === rank),
-      }));
-      const optimizer = new Sgd(groups, { lr: 1 });
-      const scaler = new GradScaler(owners.model, { initScale: 8 });
-      for (let step = 0; step < STEPS; step++) {
-        await scaledBackward(owners, scaler, step);
-        await scaler.step(optimizer);
-        scaler.update();
-        optimizer.zeroGrad();
-      }
-    }, worldSize);
-  });
-
-  it.each(RESTS)(
-    "a submodule's zeroGrad leaves the other gradients of its unit, gradients %s",
-    async (_, fsdp) => {
-      await expectAsBare(
-        async ({ model, layers, backward }) => {
-          const optimizer = new Sgd(model.parameters(), { lr: 1 });
-          for (let step = 0; step < STEPS; step++) {
-            await backward(step);
-            layers[0]!.zeroGrad();
-            await optimizer.step();
-            optimizer.zeroGrad();
-          }
-        },
-        worldSize,
-        fsdp,
-      );
-    },
-  );
-
-  it('a gradient set to undefined is dropped', async () => {
-    await expectAsBare(async ({ model, backward }) => {
+  it('a gradient set to undefined is dropped', () =>
+    compare(async ({ model, backward }) => {
       const [first] = model.parameters();
-      const optimizer = new Sgd(model.parameters(), { lr: 1 });
-      for (let step = 0; step < STEPS; step++) {
+      await stepped(new Sgd(model.parameters(), { lr: 1 }), STEPS, async (step) => {
         await backward(step);
         first!.grad?.dispose();
         first!.grad = undefined;
-        await optimizer.step();
-        optimizer.zeroGrad();
-      }
-    }, worldSize);
-  });
+      });
+    }));
 
-  it('a parameter frozen after wrapping and thawed later counts its own steps', async () => {
-    await expectAsBare(async ({ model, layers, backward }) => {
+  it.each([
+    [
+      'frozen after wrapping and thawed later counts its own steps',
+      (step: number) => step >= 2,
+      { weightDecay: 0 },
+    ],
+    ['frozen and thawed in turn keeps its own count', (step: number) => step % 2 === 0, {}],
+  ])('a parameter %s', (_, isTrained, options) =>
+    compare(async ({ model, layers, backward }) => {
       // With two ranks, each holds one of these biases.
       const frozen = layers.flatMap((each) => each.parameters().slice(1));
-      const optimizer = new AdamW(model.parameters(), { lr: 1e-2, weightDecay: 0 });
-      for (const tensor of frozen) {
-        tensor.requiresGrad = false;
-      }
-      for (let step = 0; step < 4; step++) {
-        if (step === 2) {
-          for (const tensor of frozen) {
-            tensor.requiresGrad = true;
-          }
-        }
-        await backward(step);
-        await optimizer.step();
-        optimizer.zeroGrad();
-      }
-    }, worldSize);
-  });
-
-  it('a parameter frozen and thawed in turn keeps its own count', async () => {
-    await expectAsBare(async ({ model, layers, backward }) => {
-      // With two ranks, each holds one of these biases.
-      const frozen = layers.flatMap((each) => each.parameters().slice(1));
-      const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
-      for (let step = 0; step < 5; step++) {
+      const optimizer = new AdamW(model.parameters(), { lr: 1e-2, ...options });
+      await stepped(optimizer, 5, async (step) => {
         for (const tensor of frozen) {
-          tensor.requiresGrad = step % 2 === 0;
+          tensor.requiresGrad = isTrained(step);
         }
         await backward(step);
-        await optimizer.step();
-        optimizer.zeroGrad();
-      }
-    }, worldSize);
-  });
+      });
+    }),
+  );
 
-  it('a parameter that no backward reaches is not stepped', async () => {
-    await expectAsBare(async ({ model, stack, backward }) => {
-      const optimizer = new AdamW(model.parameters(), { lr: 1e-2, weightDecay: 0.5 });
+  it('a parameter that no backward reaches is not stepped', () =>
+    compare(async ({ model, stack, backward }) => {
       stack.order = ['0'];
-      for (let step = 0; step < STEPS; step++) {
-        await backward(step);
-        await optimizer.step();
-        optimizer.zeroGrad();
-      }
-    }, worldSize);
-  });
+      const optimizer = new AdamW(model.parameters(), { lr: 1e-2, weightDecay: 0.5 });
+      await stepped(optimizer, STEPS, backward);
+    }));
 });
 
 describe('over a store', () => {
@@ -273,34 +211,23 @@ describe('over a store', () => {
     return expected;
   }
 
-  it('a step that a full disk refused is applied once by a retry', async () => {
-    const expected = await uninterrupted();
-    await onRanks(1, async (rank) => {
-      let isFull = false;
-      const store = failingStore('FULL', (operation) => isFull && operation === 'write');
-      const { model, optimizer, step, backward } = storedTraining(rank, store);
-      await step(0);
-      await backward(1);
-      isFull = true;
-      await expect(optimizer.step()).rejects.toMatchObject({ code: 'FULL' });
-      isFull = false;
-      await optimizer.step();
-      expect(bitsOf(await stateDict(model))).toEqual(expected);
-    });
-  });
+  const refused = (operation: string) => operation === 'write';
+  const unread = (operation: string, key: string) =>
+    operation === 'read' && key.endsWith('block 2/expAvgSq');
 
-  it('a step that a failed read stopped is finished, not repeated, by a retry', async () => {
+  it.each([
+    ['a full disk refused is applied once', 'FULL', refused],
+    ['a failed read stopped is finished, not repeated,', 'IO', unread],
+  ] as const)('a step that %s by a retry', async (_, code, fails) => {
     const expected = await uninterrupted();
     await onRanks(1, async (rank) => {
       let isFailing = false;
-      const store = failingStore('IO', (operation, key) => {
-        return isFailing && operation === 'read' && key.endsWith('block 2/expAvgSq');
-      });
+      const store = failingStore(code, (...call) => isFailing && fails(...call));
       const { model, optimizer, step, backward } = storedTraining(rank, store);
       await step(0);
       await backward(1);
       isFailing = true;
-      await expect(optimizer.step()).rejects.toMatchObject({ code: 'IO' });
+      await expect(optimizer.step()).rejects.toMatchObject({ code });
       isFailing = false;
       await optimizer.step();
       expect(bitsOf(await stateDict(model))).toEqual(expected);
@@ -311,9 +238,7 @@ describe('over a store', () => {
     const expected = await uninterrupted();
     await onRanks(1, async (rank) => {
       let isFailing = false;
-      const store = failingStore('IO', (operation, key) => {
-        return isFailing && operation === 'read' && key.endsWith('block 2/expAvgSq');
-      });
+      const store = failingStore('IO', (...call) => isFailing && unread(...call));
       const { model, optimizer, step, backward } = storedTraining(rank, store);
       await step(0);
       await backward(1);

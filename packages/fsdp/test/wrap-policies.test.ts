@@ -77,13 +77,13 @@ function nested(device: Device): Stack {
 }
 
 /** Runs the body as the only rank of its group. */
-function alone(body: (rank: Rank, wrap: Wrap) => void | Promise<void>): Promise<unknown> {
+function alone(body: (rank: Rank, wrap: Wrap) => void | Promise<void>): Promise<void> {
   return onRanks(1, async (rank) => body(rank, enableWrap({ processGroup: rank.group })));
 }
 
 describe('enableWrap', () => {
-  it("overrides win over the module's own config, which wins over the common one", async () => {
-    await alone(({ device, group }) => {
+  it("overrides win over the module's own config, which wins over the common one", () =>
+    alone(({ device, group }) => {
       const seen: object[] = [];
       const wrap = enableWrap(
         { processGroup: group, name: 'common', reshardAfterForward: false, gatherCapBytes: 1 },
@@ -103,11 +103,10 @@ describe('enableWrap', () => {
         { ...common, name: 'own', gatherCapBytes: 2 },
         { ...common, name: 'call', gatherCapBytes: 2 },
       ]);
-    });
-  });
+    }));
 
-  it('makes instances with the options, or what makeWrapper puts around them', async () => {
-    await alone(({ device, group }) => {
+  it('makes instances with the options, or what makeWrapper puts around them', () =>
+    alone(({ device, group }) => {
       const config = { processGroup: group, reshardAfterForward: false };
       const plain = enableWrap(config)(layer(device));
       expect(String(plain)).toContain(KEEPING);
@@ -122,11 +121,10 @@ describe('enableWrap', () => {
       )(layer(device));
       expect(isFsdp(both)).toBe(false);
       expect(wrappedPaths(both)).toEqual(['']);
-    });
-  });
+    }));
 
-  it('leaves nothing behind: two wraps side by side, and noWrap, keep to themselves', async () => {
-    await alone(({ device, group }) => {
+  it('leaves nothing behind: two wraps side by side, and noWrap, keep to themselves', () =>
+    alone(({ device, group }) => {
       const build = (wrap: Wrap) => new Stack(device, [wrap(layer(device)), layer(device)]);
       const [a, b] = ['a', 'b'].map((name) => enableWrap({ processGroup: group, name })) as [
         Wrap,
@@ -136,8 +134,7 @@ describe('enableWrap', () => {
       expect(names).toEqual(['a', 'b', 'a']);
       expect(wrappedPaths(build(a))).toEqual(['0']);
       expect(wrappedPaths(build(noWrap))).toEqual([]);
-    });
-  });
+    }));
 });
 
 describe('autoWrap with the default policy', () => {
@@ -150,16 +147,16 @@ describe('autoWrap with the default policy', () => {
     // No module inside the root has that many elements.
     { min: 2 * LAYER + 1, paths: [''], numWrapped: 4 * LAYER },
     { min: Number.POSITIVE_INFINITY, paths: [], numWrapped: 0 },
-  ])('a minimum of $min elements wraps $paths', async ({ min, paths, numWrapped }) => {
-    await alone(({ device }, wrap) => {
+  ])('a minimum of $min elements wraps $paths', ({ min, paths, numWrapped }) =>
+    alone(({ device }, wrap) => {
       const result = autoWrap(nested(device), defaultAutoWrapPolicy({ minNumParams: min }), wrap);
       expect(wrappedPaths(result.module)).toEqual(paths);
       expect(result.numWrappedParams).toBe(numWrapped);
-    });
-  });
+    }),
+  );
 
-  it('counts what wrapped children have left over, and says what no wrapper holds', async () => {
-    await alone(({ device }, wrap) => {
+  it('counts what wrapped children have left over, and says what no wrapper holds', () =>
+    alone(({ device }, wrap) => {
       const wide = new Linear(device, { inFeatures: 10, outFeatures: 20 }); // It has 220 elements.
       const model = new Stack(device, [wide, layer(device), layer(device)]);
       const policy = defaultAutoWrapPolicy({ minNumParams: 100 });
@@ -167,11 +164,10 @@ describe('autoWrap with the default policy', () => {
       expect(result.module).toBe(model);
       expect(wrappedPaths(model)).toEqual(['0']);
       expect(result.numWrappedParams).toBe(220);
-    });
-  });
+    }));
 
-  it('skipParamsCheckForRoot wraps the root, and only the root, though little is left', async () => {
-    await alone(({ device }, wrap) => {
+  it('skipParamsCheckForRoot wraps the root, and only the root, though little is left', () =>
+    alone(({ device }, wrap) => {
       const options = { minNumParams: 2 * LAYER + 1, skipParamsCheckForRoot: true };
       const policy = defaultAutoWrapPolicy(options);
       const small = autoWrap(layer(device), policy, wrap);
@@ -180,11 +176,10 @@ describe('autoWrap with the default policy', () => {
       const inner = new Stack(device, [wide, layer(device)]);
       const model = new Stack(device, [inner, layer(device)]);
       expect(wrappedPaths(autoWrap(model, policy, wrap).module)).toEqual(['', '0.0']);
-    });
-  });
+    }));
 
-  it('passes over excluded modules and into them, and not into forced leaves', async () => {
-    await alone(({ device }, wrap) => {
+  it('passes over excluded modules and into them, and not into forced leaves', () =>
+    alone(({ device }, wrap) => {
       const build = () =>
         new Stack(device, [
           new ModuleList(device, [nested(device), layer(device)]),
@@ -200,11 +195,10 @@ describe('autoWrap with the default policy', () => {
       expect(wrapped({ minNumParams, forceLeafModules: [Stack] })).toEqual([]);
       const options = { forceLeafModules: [], excludeWrapModules: [Stack] };
       expect(wrapped({ minNumParams, ...options })).toEqual(['0', '1.c_attn']);
-    });
-  });
+    }));
 
-  it('asks for 1e8 elements unless told otherwise', async () => {
-    await alone(({ device }) => {
+  it('asks for 1e8 elements unless told otherwise', () =>
+    alone(({ device }) => {
       const policy: WrapPolicy = defaultAutoWrapPolicy();
       const ask = (unwrappedParams: number, question: 'recurse' | 'wrap') =>
         policy({ module: layer(device), path: 'a', isRoot: true, question, unwrappedParams });
@@ -212,13 +206,12 @@ describe('autoWrap with the default policy', () => {
         expect(ask(1e8, question)).toBe(true);
         expect(ask(1e8 - 1, question)).toBe(false);
       }
-    });
-  });
+    }));
 });
 
 describe('fullyShard', () => {
-  it('wraps the modules of a class in place, by their paths, and then the root', async () => {
-    await alone(({ device, group }) => {
+  it('wraps the modules of a class in place, by their paths, and then the root', () =>
+    alone(({ device, group }) => {
       const model = nested(device);
       setWrapperConfig(model.children().get('0')!, { reshardAfterForward: true });
       const options = { processGroup: group, name: 'root', reshardAfterForward: false };
@@ -227,21 +220,19 @@ describe('fullyShard', () => {
       expect(root.instances().map(({ name }) => name)).toEqual(['root', '0', '1.0', '1.1', '2']);
       expect(String(model.children().get('2'))).toContain(KEEPING);
       expect(String(model.children().get('0'))).toContain(RESHARDING);
-    });
-  });
+    }));
 
-  it('makes one unit of all without wrap, and those of a policy with one', async () => {
-    await alone(({ device, group }) => {
+  it('makes one unit of all without wrap, and those of a policy with one', () =>
+    alone(({ device, group }) => {
       const alone = fullyShard(nested(device), { processGroup: group });
       expect(wrappedPaths(alone)).toEqual(['']);
       const policy: WrapPolicy = ({ path, question }) => question === 'recurse' || path === '1';
       const chosen = fullyShard(nested(device), { processGroup: group, wrap: policy });
       expect(wrappedPaths(chosen)).toEqual(['', '1']);
-    });
-  });
+    }));
 
-  it('refuses a class that is not inside, and a class where a list belongs', async () => {
-    await alone(({ device, group }) => {
+  it('refuses a class that is not inside, and a class where a list belongs', () =>
+    alone(({ device, group }) => {
       const options = { processGroup: group };
       const misplaced = () => fullyShard(nested(device), { ...options, wrap: [BatchNorm1d] });
       expect(misplaced).toThrow(FsdpConfigError);
@@ -250,13 +241,12 @@ describe('fullyShard', () => {
       expect(() => fullyShard(nested(device), bare)).toThrow('got the class Linear. Write wrap:');
       const text = { ...options, wrap: 'Linear' as unknown as WrapPolicy };
       expect(() => fullyShard(nested(device), text)).toThrow('got "Linear"');
-    });
-  });
+    }));
 });
 
 describe('autoWrap', () => {
-  it('asks children before their parent, with what is left, and names instances by path', async () => {
-    await alone(({ device }, wrap) => {
+  it('asks children before their parent, with what is left, and names instances by path', () =>
+    alone(({ device }, wrap) => {
       const asked: string[] = [];
       const { module } = autoWrap(
         new Stack(device, [new Stack(device, [layer(device)]), layer(device)]),
@@ -274,11 +264,10 @@ describe('autoWrap', () => {
       ]);
       const names = module.namedModules().flatMap(([, each]) => (isFsdp(each) ? each.name : []));
       expect(names).toEqual(['fsdp', '0.0']);
-    });
-  });
+    }));
 
-  it('refuses a model with something wrapped inside, and leaves it as it was', async () => {
-    await alone(({ device }, wrap) => {
+  it('refuses a model with something wrapped inside, and leaves it as it was', () =>
+    alone(({ device }, wrap) => {
       const model = new Stack(device, [layer(device), new Stack(device, [wrap(layer(device))])]);
       const attempt = () => autoWrap(model, () => true, wrap);
       expect(attempt).toThrow(FsdpConfigError);
@@ -287,11 +276,10 @@ describe('autoWrap', () => {
       // The model itself may be wrapped already.
       const outer = autoWrap(wrap(layer(device)), ({ isRoot }) => isRoot, noWrap);
       expect(isFsdp(outer.module)).toBe(true);
-    });
-  });
+    }));
 
-  it('wraps a module that stands in two places once', async () => {
-    await alone(({ device }, wrap) => {
+  it('wraps a module that stands in two places once', () =>
+    alone(({ device }, wrap) => {
       const shared = layer(device);
       const model = new Stack(device, [shared, new Stack(device, [shared, layer(device)])]);
       const all = defaultAutoWrapPolicy({ minNumParams: LAYER });
@@ -300,11 +288,10 @@ describe('autoWrap', () => {
       expect(model.children().get('0')).toBe(inner.children().get('0'));
       expect(isFsdp(inner.children().get('0'))).toBe(true);
       expect(result.numWrappedParams).toBe(2 * LAYER);
-    });
-  });
+    }));
 
-  it('leaves what shares a parameter or a module with others to the module around both', async () => {
-    await alone(({ device }, wrap) => {
+  it('leaves what shares a parameter or a module with others to the module around both', () =>
+    alone(({ device }, wrap) => {
       const first = layer(device);
       const tied = new Stack(device, [
         first,
@@ -320,21 +307,19 @@ describe('autoWrap', () => {
         question === 'recurse' || module !== bare;
       const { module } = autoWrap(new Stack(device, holders), policy, wrap);
       expect(wrappedPaths(module)).toEqual(['', '0.1', '1.1']);
-    });
-  });
+    }));
 
-  it('the config policy wraps what has a config, however small', async () => {
-    await alone(({ device }, wrap) => {
+  it('the config policy wraps what has a config, however small', () =>
+    alone(({ device }, wrap) => {
       const model = nested(device);
       setWrapperConfig(model.children().get('2')!, { reshardAfterForward: false });
       expect(autoWrap(model, configAutoWrapPolicy, wrap).numWrappedParams).toBe(LAYER);
       expect(wrappedPaths(model)).toEqual(['2']);
       expect(String(model.children().get('2'))).toContain(KEEPING);
-    });
-  });
+    }));
 
-  it('two policies together wrap what either chooses', async () => {
-    await alone(async ({ device, group }) => {
+  it('two policies together wrap what either chooses', () =>
+    alone(async ({ device, group }) => {
       const options = { inFeatures: 3, width: 8, numBlocks: 2, numClasses: 2 };
       const net = new ResidualMlp(device, options);
       await autoWrapBn(net, { processGroup: group, wrapIt: false });
@@ -350,8 +335,7 @@ describe('autoWrap', () => {
         .map(({ name, units }) => [name, units[0]!.full.storage.dtype]);
       expect(dtypes).toContainEqual(['1', 'bf16']);
       expect(dtypes).toContainEqual(['1.norm2', 'f32']);
-    });
-  });
+    }));
 
   it.each([1, 2, 3])('world size %i: trains as the plain model does', async (worldSize) => {
     await expectEqualTraining(
@@ -392,8 +376,8 @@ describe('autoWrapBn', () => {
     new ResidualMlp(device, { inFeatures: 3, width: 4, numBlocks: 1, numClasses: 2 });
   const NORMS = ['0.norm', '1.norm1', '1.norm2'];
 
-  it('wraps each batch norm, f32, un-flattened, not resharded, and nothing else', async () => {
-    await alone(async ({ device, group }) => {
+  it('wraps each batch norm, f32, un-flattened, not resharded, and nothing else', () =>
+    alone(async ({ device, group }) => {
       const model = net(device);
       expect(await autoWrapBn(model, { processGroup: group })).toBe(model);
       expect(wrappedPaths(model)).toEqual(NORMS);
@@ -413,11 +397,10 @@ describe('autoWrapBn', () => {
         processGroup: group,
       });
       expect(isFsdp(single)).toBe(true);
-    });
-  });
+    }));
 
-  it('only tags where wrapIt is false, and takes another config', async () => {
-    await alone(async ({ device, group }, wrap) => {
+  it('only tags where wrapIt is false, and takes another config', () =>
+    alone(async ({ device, group }, wrap) => {
       const model = net(device);
       const fsdpConfig = { reshardAfterForward: true, flattenParameters: true };
       await autoWrapBn(model, { processGroup: group, wrapIt: false, fsdpConfig });
@@ -430,18 +413,16 @@ describe('autoWrapBn', () => {
       const { norm } = model.children().get('0') as unknown as { norm: FullyShardedDataParallel };
       expect(String(norm)).toContain(RESHARDING);
       expect(norm.units).toHaveLength(1);
-    });
-  });
+    }));
 
-  it('replaces a config where a collision is allowed', async () => {
-    await alone(async ({ device, group }) => {
+  it('replaces a config where a collision is allowed', () =>
+    alone(async ({ device, group }) => {
       const norm = new BatchNorm1d(device, { numFeatures: 2 });
       setWrapperConfig(norm, { reshardAfterForward: true });
       const options = { processGroup: group, wrapIt: false, assertOnCollision: false };
       await autoWrapBn(new Sequential(device, [norm]), options);
       expect(wrapperConfigOf(norm)).toMatchObject({ reshardAfterForward: false });
-    });
-  });
+    }));
 
   it('singleRankPg puts them into a group of one rank', () =>
     onRanks(2, async ({ device, group }) => {

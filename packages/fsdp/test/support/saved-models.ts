@@ -19,6 +19,8 @@ import {
   optimizerGroups,
   type Rank,
   Stack,
+  stepped,
+  textOf,
   trainOnce,
 } from '../../../../tooling/test-kit/index.ts';
 import { wrapIn } from './sharding.js';
@@ -97,22 +99,18 @@ export async function train(
 ): Promise<void> {
   const { rank, steps } = options;
   const count = 24 / rank.worldSize;
-  for (const step of steps) {
-    await trainOnce(model, { first: rank.rank * count, count }, step);
-    await optimizer.step();
-    optimizer.zeroGrad();
-  }
+  await stepped(optimizer, steps, (step) =>
+    trainOnce(model, { first: rank.rank * count, count }, step),
+  );
 }
 
 /** Returns the whole state of model and optimizer as texts, since typed arrays compare slowly. */
 export async function everything(model: FullyShardedDataParallel, optimizer: Optimizer<object>) {
-  const text = ({ shape, data }: { shape: readonly number[]; data: Uint8Array }) =>
-    `[${shape.join()}] ${Buffer.from(data).toString('base64')}`;
   const full = await gatherFullOptimStateDict(model, optimizer);
   return {
-    model: new Map([...(await stateDict(model))].map(([name, entry]) => [name, text(entry)])),
+    model: textOf(await stateDict(model)),
     state: [...(full?.state ?? [])].map(([name, { step, tensors }]) => {
-      return [name, step, [...tensors].map(([part, tensor]) => [part, text(tensor)])];
+      return [name, step, textOf(tensors)];
     }),
     groups: full?.paramGroups,
   };
