@@ -19,10 +19,9 @@ vi.setConfig({ testTimeout: 400_000 });
 const HOOK = fileURLToPath(new URL('support/lose-device.mjs', import.meta.url));
 const reason = await whyNotTwoAdapters();
 
-let root: string;
+const root = newFolder();
 let script: string;
 beforeAll(async () => {
-  root = newFolder();
   script = await buildCommand('cards-long-test');
 });
 

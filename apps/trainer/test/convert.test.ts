@@ -22,13 +22,11 @@ import { savedState } from '../src/saves/saved-state.js';
 import { runCli } from './support/run-cli.js';
 import { runLine, tinyFlags, told } from './support/tiny-run.js';
 
-let root: string;
-let tiny: string;
+const root = newFolder();
+const tiny = tinyFlags(root);
 let sharded: string;
 const saveOf = (run: string, step: number) => join(run, `saves/step-00000${step}`);
 beforeAll(async () => {
-  root = newFolder();
-  tiny = tinyFlags(root);
   writeFileSync(join(root, 'tokenizer.json'), '{}');
   sharded = join(root, 'sharded');
   const flags = '--strategy fsdp --ranks 2 --steps 3 --save-every 2';

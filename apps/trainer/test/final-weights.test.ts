@@ -1,7 +1,7 @@
 // Which weights a run leaves, those of its best evaluation or of its last step, and what it says of
 // them. What is evaluated is so unlike the data that training makes it worse.
 
-import { existsSync, mkdtempSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
@@ -11,11 +11,10 @@ import { runCli } from './support/run-cli.js';
 import type { RunRecord } from './support/run-flags.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';
 
-let root: string;
+const root = newFolder();
 let tiny: string;
 let valid: string;
 beforeAll(() => {
-  root = newFolder();
   valid = join(root, 'valid.txt');
   writeFileSync(valid, 'Zq#'.repeat(30));
   const data = join(root, 'data.txt');
@@ -23,7 +22,7 @@ beforeAll(() => {
   tiny = `${tinyFlags(root)} --data ${data} --lr 0.02 --schedule constant --warmup 0`;
 });
 
-const newOut = () => join(mkdtempSync(join(root, 'case-')), 'run');
+const newOut = () => join(newFolder(), 'run');
 const evaluating = () => `${tiny} --valid ${valid} --eval-every 2`;
 
 /** Returns the best evaluation of a run. */

@@ -9,10 +9,9 @@ import { DivergedError } from '../src/errors.js';
 import { buildCommand } from './support/build-command.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';
 
-let root: string;
+const root = newFolder();
 let entry: string;
 beforeAll(async () => {
-  root = newFolder();
   entry = await buildCommand('good-saves-long');
 });
 

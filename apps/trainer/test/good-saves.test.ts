@@ -3,18 +3,14 @@
 
 import { existsSync, mkdtempSync, readdirSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { DivergedError } from '../src/errors.js';
 import { runCli } from './support/run-cli.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';
 
-let root: string;
-let tiny: string;
-beforeAll(() => {
-  root = newFolder();
-  tiny = tinyFlags(root);
-});
+const root = newFolder();
+const tiny = tinyFlags(root);
 
 const savesIn = (out: string) => readdirSync(join(out, 'saves')).sort();
 const BREAKS = '--lr 1e30 --warmup 0 --clip 0';

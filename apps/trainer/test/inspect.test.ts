@@ -8,12 +8,11 @@ import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { runCli } from './support/run-cli.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';
 
-let root: string;
+const root = newFolder();
 let out: string;
 let tuned: string;
 const saveOf = (run: string, step: number) => join(run, `saves/step-00000${step}`);
 beforeAll(async () => {
-  root = newFolder();
   out = join(root, 'run');
   tuned = join(root, 'tuned');
   const tiny = `${tinyFlags(root)} --valid-fraction 0.2 --eval-every 2`;

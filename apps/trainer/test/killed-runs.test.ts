@@ -17,10 +17,9 @@ import { runLine, tinyFlags, told } from './support/tiny-run.js';
 vi.setConfig({ testTimeout: 120_000 });
 
 let script: string;
-let root: string;
+const root = newFolder();
 beforeAll(async () => {
   script = await buildCommand('killed-runs-test');
-  root = newFolder();
 });
 
 describe('a run that is killed goes on bit for bit', () => {

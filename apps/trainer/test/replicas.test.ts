@@ -4,19 +4,15 @@
 import { stateDict } from '@shardweave/nn';
 import type { Backend } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import type { Dataset } from '../src/data/dataset.js';
 import type { Strategy } from '../src/rank/strategies/strategy.js';
 import { tinyFlags } from './support/tiny-run.js';
 import { trainOn } from './support/train-on.js';
 
-let root: string;
-let tiny: string;
-beforeAll(() => {
-  root = newFolder();
-  tiny = tinyFlags(root);
-});
+const root = newFolder();
+const tiny = tinyFlags(root);
 
 /** Returns this rank's copy of all parameters, as text. */
 async function weightsOf({ module }: Strategy): Promise<string> {

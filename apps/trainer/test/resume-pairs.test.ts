@@ -37,10 +37,7 @@ const CASES = [
   },
 ] as const;
 
-let root: string;
-beforeAll(() => {
-  root = newFolder();
-});
+const root = newFolder();
 
 /**
  * Returns the next losses from each save in turn. One run loads them all, and the losses are those

@@ -5,7 +5,6 @@ import {
   cpSync,
   existsSync,
   mkdirSync,
-  mkdtempSync,
   readdirSync,
   readFileSync,
   statSync,
@@ -22,15 +21,11 @@ import { UsageError } from '../src/errors.js';
 import { worstRatio } from './support/run-flags.js';
 import { lossesOf, runLine, tinyFlags, told } from './support/tiny-run.js';
 
-let root: string;
+const root = newFolder();
 let directory: string;
-let tiny: string;
-beforeAll(() => {
-  root = newFolder();
-  tiny = tinyFlags(root);
-});
+const tiny = tinyFlags(root);
 beforeEach(() => {
-  directory = mkdtempSync(join(root, 'case-'));
+  directory = newFolder();
 });
 
 const run = (flags: string, options: Parameters<typeof runLine>[1] = {}) =>

@@ -27,10 +27,9 @@ const STARTS = {
   npx: 'npx shardweave train',
 } as const;
 
-let root: string;
+const root = newFolder();
 let script: string;
 beforeAll(async () => {
-  root = newFolder();
   script = await buildCommand('run-end-long-test');
 });
 

@@ -18,9 +18,8 @@ import { tinyFlags } from './support/tiny-run.js';
 vi.setConfig({ testTimeout: 120_000 });
 
 let train: string;
-let root: string;
+const root = newFolder();
 beforeAll(async () => {
-  root = newFolder();
   const script = await buildCommand('run-end-test');
   train = `${process.execPath} ${script} train ${tinyFlags(root)} --steps 100000 --save-every 100000`;
 });

@@ -5,7 +5,6 @@ import {
   cpSync,
   existsSync,
   mkdirSync,
-  mkdtempSync,
   readdirSync,
   readFileSync,
   rmSync,
@@ -35,7 +34,7 @@ beforeAll(async () => {
   expect((await run(`--out ${saved} --save-every 2`)).code).toBe(0);
 });
 beforeEach(() => {
-  out = join(mkdtempSync(join(root, 'case-')), 'run');
+  out = join(newFolder(), 'run');
 });
 /** Makes --out a copy of a run that is done. */
 const copy = (from: string) => cpSync(from, out, { recursive: true, preserveTimestamps: true });

@@ -1,6 +1,6 @@
 // A save that fails leaves the earlier saves as they were, and its error says how it failed.
 
-import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { openSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
@@ -9,7 +9,7 @@ import type { CapturedModule } from '@shardweave/nn';
 import { StoreFullError } from '@shardweave/shard-store';
 import type { FileLayer } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
-import { beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { UsageError } from '../src/errors.js';
@@ -20,13 +20,10 @@ import { writeCaptured } from '../src/saves/write-save.js';
 import { parseFlags } from './support/parse-flags.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';
 
-let root: string;
+const root = newFolder();
 let directory: string;
-beforeAll(() => {
-  root = newFolder();
-});
 beforeEach(() => {
-  directory = mkdtempSync(join(root, 'case-'));
+  directory = newFolder();
 });
 
 /** Returns half of a tensor with 40 elements. */

@@ -10,11 +10,10 @@ import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { expectSaved, model, save, type Values, wanted } from './support/saves.js';
 
 const tensors = model(1);
-let directory = '';
+const directory = newFolder();
 let pieceFiles: string[] = [];
 
 beforeAll(async () => {
-  directory = newFolder();
   await save(pieceDirectory(directory), tensors);
   pieceFiles = (await readdir(directory)).filter((name) => name.endsWith('.pieces')).sort();
 });
