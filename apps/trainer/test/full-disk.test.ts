@@ -183,7 +183,7 @@ describe('the model of a run', () => {
     const wait = { waitMs: 1, elsewhere: [disk.path] };
     const [, [type, text]] = (await leave(path, THREE_BLOCKS, wait)) as [unknown, [string, string]];
     expect(type).toBe('misplaced');
-    expect(text).toMatch(`${path} takes 12.0 KiB, where 0 B are free. ${disk.path}/small-disk-`);
+    expect(text).toMatch(`${path} takes 12.0 KiB, where 0 B are free. ${disk.path}/shardweave-`);
     expect(text).toMatch(`-model-`);
     expect(
       text.endsWith(
