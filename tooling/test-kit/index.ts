@@ -1,7 +1,6 @@
 // What tests of several packages share. See README.md.
 
 export { expectClose, largestDifference, TOLERANCE } from './closeness.ts';
-export { errorOf } from './errors.ts';
 export { forwardBackward, optimizerGroups, TINY, tokens } from './gpt2.ts';
 export {
   DIM,
@@ -18,7 +17,7 @@ export {
   trainOnce,
 } from './models.ts';
 export { onRanks, type Rank, sharedBackend } from './ranks.ts';
-export { errorOf, errorsOnRanks, loose, refusal } from './refusals.ts';
+export { errorOf, errorsOnRanks, loose, refusal, rejectionOf } from './refusals.ts';
 export {
   expectAsAlone,
   expectEqualBits,

@@ -1,5 +1,6 @@
 // Calls that are refused: what they throw, alone and on each of several ranks.
 
+import assert from 'node:assert/strict';
 import { expect } from 'vitest';
 import { onRanks, type Rank } from './ranks.ts';
 
@@ -15,6 +16,14 @@ export async function errorOf(call: () => unknown): Promise<Error | undefined> {
     return error as Error;
   }
   return undefined;
+}
+
+/** Returns what a promise rejects with; a promise that resolves fails the test. */
+export function rejectionOf<E = unknown>(running: Promise<unknown>): Promise<E> {
+  return running.then(
+    () => assert.fail('expected an error'),
+    (error: E) => error,
+  );
 }
 
 /** Runs a body on every rank at once, and returns what each threw, in rank order. */

@@ -6,10 +6,10 @@ import { FsdpConfigError, type FsdpOptions, FullyShardedDataParallel } from '@sh
 import { Linear, type Module } from '@shardweave/nn';
 import { expect, it } from 'vitest';
 import {
-  errorOf,
   layer,
   onRanks,
   type Rank,
+  rejectionOf,
   rowsOf,
   Stack,
   trainOnce,
@@ -35,7 +35,7 @@ function made({ device, group }: Rank, { module, options }: Part, root: Partial<
 }
 
 async function refusalOf(model: FullyShardedDataParallel): Promise<string> {
-  const error = await errorOf(model.initialize());
+  const error = await rejectionOf(model.initialize());
   expect(error).toBeInstanceOf(FsdpConfigError);
   return (error as Error).message;
 }

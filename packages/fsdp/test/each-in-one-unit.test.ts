@@ -15,10 +15,10 @@ import { Linear, loadStateDict, Module, Sgd, saveCheckpoint, stateDict } from '@
 import { type Device, matmul, type Tensor, transpose } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
-  errorOf,
   layer,
   onRanks,
   type Rank,
+  rejectionOf,
   rowsOf,
   Stack,
   trainOnce,
@@ -35,7 +35,7 @@ function bodyAndHead(rank: Rank): { model: FullyShardedDataParallel; inner: Stac
 }
 
 async function messageOf(call: Promise<unknown>): Promise<string> {
-  const error = await errorOf(call);
+  const error = await rejectionOf(call);
   expect(error).toBeInstanceOf(FsdpConfigError);
   return (error as Error).message;
 }

@@ -27,11 +27,11 @@ import {
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
-  errorOf,
   inputs,
   lossOf,
   onRanks,
   type Rank,
+  rejectionOf,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
 import { bitsOf } from './support/offload-training.js';
@@ -243,7 +243,7 @@ describe('one rank alone', () => {
           const model = net(rank);
           await trainOnce(model, rowsOf(rank));
           const call = rank.rank === 0 ? onFirst : onOthers;
-          return errorOf<FsdpError>(call(model, rank));
+          return rejectionOf<FsdpError>(call(model, rank));
         })),
       );
     }

@@ -8,12 +8,12 @@ import { GradScaler, gradNorm, Module, Sgd, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
-  errorOf,
   inputs,
   layer,
   lossOf,
   onRanks,
   type Rank,
+  rejectionOf,
   rowsOf,
   Stack,
   trainOnce,
@@ -97,7 +97,7 @@ describe.each([{}, { reshardAfterForward: false }, { bucketCapMb: 0 }])('%j', (o
       if (rank.rank === 1) {
         PLACES[place]!(all, rank, "a row of 7 is 'too long'");
       }
-      const error = await errorOf(trainOnce(all.model, rowsOf(rank), 1));
+      const error = await rejectionOf(trainOnce(all.model, rowsOf(rank), 1));
       if (rank.rank === 1) {
         expect(error).toMatchObject({ name: 'TypeError', message: "a row of 7 is 'too long'" });
       } else {
@@ -158,7 +158,7 @@ function stepOf(model: FullyShardedDataParallel, rank: Rank, text?: string): Pro
 }
 
 async function expectRankFailed(call: Promise<unknown>, rank: Rank): Promise<void> {
-  const error = await errorOf(call);
+  const error = await rejectionOf(call);
   if (rank.rank === 1) {
     expect(error).toMatchObject({ name: 'TypeError', message: 'a bad row' });
   } else {
@@ -241,7 +241,7 @@ describe('a store that fails on one rank', () => {
   }
 
   async function expectTold(call: Promise<unknown>, rank: Rank, operation: RegExp): Promise<void> {
-    const error = await errorOf(call);
+    const error = await rejectionOf(call);
     if (rank.rank === 1) {
       expect(error).toMatchObject({ code: 'IO' });
     } else {
@@ -310,7 +310,7 @@ describe('a store that fails on one rank', () => {
           return operation === 'write' && rank.rank === failing;
         });
         const { model } = storedTraining(rank, store);
-        const error = await errorOf(model.initialize());
+        const error = await rejectionOf(model.initialize());
         if (rank.rank === failing) {
           expect(error).toMatchObject({ code: 'FULL' });
         } else {

@@ -12,7 +12,6 @@ import { Module, Sgd } from '@shardweave/nn';
 import { add, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
-  errorOf,
   expectAsAlone,
   expectClose,
   freeze,
@@ -22,6 +21,7 @@ import {
   onRanks,
   type Rank,
   type Rows,
+  rejectionOf,
   rowsOf,
   Stack,
   trainAlone,
@@ -85,7 +85,7 @@ async function trainStep(model: Module, rows: Rows, step = 0): Promise<number> {
 }
 
 async function failure(running: Promise<unknown>): Promise<FsdpRanksDifferError> {
-  return errorOf<FsdpRanksDifferError>(running);
+  return rejectionOf<FsdpRanksDifferError>(running);
 }
 
 /** Options that end a test which would otherwise wait for ten minutes. */

@@ -7,12 +7,12 @@ import { gradNorm, type Module, Sgd, saveCheckpoint, stateDict } from '@shardwea
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
-  errorOf,
   expectClose,
   inputs,
   layer,
   onRanks,
   type Rank,
+  rejectionOf,
   rowsOf,
   Stack,
   trainOnce,
@@ -131,7 +131,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       const before = await weightsOf(model);
       await evaluate(model);
       await halve(model.parameters()[0]!);
-      const error = await errorOf(use(model as never));
+      const error = await rejectionOf(use(model as never));
       expect(error).toBeInstanceOf(FsdpStateError);
       expect((error as Error).message).toMatch(/'inner' .*bf16 copy .*summonFullParams/);
       expect(await weightsOf(model)).toEqual(before); // The model goes on.

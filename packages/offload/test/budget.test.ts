@@ -8,7 +8,7 @@ import { openDiskStore } from '@shardweave/shard-store/node';
 import { add, type Backend, Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { newFolder } from '../../../tooling/test-kit/processes.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { begin, losses, type Run, trainStep } from './support/training.js';
 
 const LAYERS = 24;

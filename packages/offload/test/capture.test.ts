@@ -17,7 +17,7 @@ import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { expect, it } from 'vitest';
-import { newFolder } from '../../../tooling/test-kit/processes.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { linears, newDevice, rows, squared } from './support/linear-layers.js';
 
 const folder = await newFolder();

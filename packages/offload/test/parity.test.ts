@@ -6,7 +6,7 @@ import { openDiskStore } from '@shardweave/shard-store/node';
 import { type Backend, crossEntropy, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { newFolder } from '../../../tooling/test-kit/processes.ts';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { begin, losses, type Run, tokens } from './support/training.js';
 
 const STEPS = 20;
