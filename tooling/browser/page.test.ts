@@ -1,25 +1,30 @@
 // The packages in a real browser. Headless Chromium runs the conformance suite on every device of a
-// page, with and without SharedArrayBuffer, and trains a few steps. WebGPU runs it with the
-// specification's limits and without features: no 16-bit floats, no timestamps, no subgroups.
+// page, with and without SharedArrayBuffer, and trains a few steps. WebGPU runs a case of each kernel
+// with the specification's limits and without features: no 16-bit floats, no timestamps, no
+// subgroups.
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { buildPage } from './build-page.ts';
 import { chromiumPath, launchChromium, newPage } from './launch-chromium.ts';
+import type { SomeCases } from './page/conformance.ts';
 import type { PageDevice } from './page/open-backend.ts';
 import { type StaticServer, serveFiles } from './static-server.ts';
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 /**
- * Names of cases that are left out. The software driver of a page needs a tenth of a second to
- * compile a kernel, and webgpu-backend.test.ts runs all cases in Node with the same kernel texts.
- * In 16 bits only casts, copies and plain products remain.
+ * A case of each kernel. The software driver of a page needs a tenth of a second to compile a
+ * kernel, and webgpu-backend.test.ts runs all cases in Node with the same kernel texts. In 16 bits
+ * only casts, copies and plain products remain.
  */
-const MOST = '^(?!cast|copy|matmul b?f\\d\\d by).*\\bb?f16\\b';
+const OF_EACH = {
+  leftOut: '^(?!cast|copy|matmul b?f\\d\\d by).*\\bb?f16\\b',
+  isFirstOfEach: true,
+};
 /**
  * Names of cases that are left out for workers from a file. Only those of the queue and products
  * remain, since such workers run the same source as those that travel with the package.
  */
-const LIKE_THE_OTHERS = '^(?!queue|matmul)';
+const LIKE_THE_OTHERS = { leftOut: '^(?!queue|matmul)' };
 /**
  * The limits of a WebGPU device where no larger ones were requested. Views have one alignment less,
  * since a view may begin between the alignments of two bindings.
@@ -63,25 +68,29 @@ describe.skipIf(path === undefined)(
     describe('the conformance suite', () => {
       const adaptersOwn: Case = ['webgpu', 'isolated', () => isolated];
       const cases: readonly Case[] = [
-        ['webgpu-bare', 'isolated', () => isolated, MOST],
+        ['webgpu-bare', 'isolated', () => isolated, OF_EACH],
         ...(isLong ? [adaptersOwn] : []),
         ['cpu:2', 'isolated', () => isolated],
         ['cpu-file:2', 'isolated', () => isolated, LIKE_THE_OTHERS],
         ['cpu:1', 'not isolated', () => plain],
       ];
-      it.each(cases)('passes on %s, %s', { timeout: SUITE_MS }, async (device, _, opened, some) => {
-        const { page, problems } = opened();
-        const leftOut = isLong ? undefined : some;
-        const run = ([name, pattern]: readonly [PageDevice, string | undefined]) =>
-          window.shardweavePage.runConformance(name, pattern);
-        const { failed, passed, limits } = await page.evaluate(run, [device, leftOut] as const);
-        expect(failed).toEqual({});
-        if (device === 'webgpu-bare') {
-          expect(limits).toEqual(SPECIFIED_LIMITS);
-        }
-        expect(passed.length).toBeGreaterThan(some === LIKE_THE_OTHERS ? 30 : 100);
-        expect(problems).toEqual([]);
-      });
+      it.each(cases)(
+        'passes on %s, %s',
+        { timeout: SUITE_MS },
+        async (device, _, opened, some = {}) => {
+          const { page, problems } = opened();
+          const run = ([name, cases]: readonly [PageDevice, SomeCases]) =>
+            window.shardweavePage.runConformance(name, cases);
+          const given = [device, isLong ? {} : some] as const;
+          const { failed, passed, limits } = await page.evaluate(run, given);
+          expect(failed).toEqual({});
+          if (device === 'webgpu-bare') {
+            expect(limits).toEqual(SPECIFIED_LIMITS);
+          }
+          expect(passed.length).toBeGreaterThan('leftOut' in some ? 30 : 100);
+          expect(problems).toEqual([]);
+        },
+      );
     });
 
     describe('training', () => {
@@ -102,7 +111,7 @@ describe.skipIf(path === undefined)(
   },
 );
 
-type Case = [device: PageDevice, where: string, opened: () => Opened, leftOut?: string];
+type Case = [device: PageDevice, where: string, opened: () => Opened, some?: SomeCases];
 
 type Opened = {
   readonly page: Page;

@@ -9,6 +9,7 @@ import * as webgpuNode from '@shardweave/tensor-core/webgpu-node';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { hardwareKernels, type KernelText } from '../../bench/kernels/hardware-kernels.mjs';
 import { wgslFaults } from '../checks/wgsl-rules.ts';
+import { firstOfEach } from '../test-kit/first-of-each.ts';
 import { type Answer, runDeno } from './run-deno.ts';
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
@@ -16,7 +17,7 @@ const isLong = process.env.SHARDWEAVE_LONG === '1';
 const LIMIT_MS = isLong ? 1_800_000 : 240_000;
 /** Cases remember what the reference computed, so that it does so once. */
 const ALL = testing.kernelCases();
-const SOME = firstOfEach();
+const SOME = firstOfEach(ALL);
 
 describe('the conformance suite in Deno', () => {
   const names = (isLong ? ALL : SOME).map(({ name }) => name);
@@ -114,20 +115,6 @@ describe('the text of kernels', () => {
     expect(result.numAccepted).toBe(given.length - expected.length);
   });
 });
-
-/** The first case of each kernel in f32 and in f16, but for products of all shapes in f16. */
-function firstOfEach(): testing.ConformanceCase[] {
-  const found = new Map<string, testing.ConformanceCase>();
-  for (const one of ALL) {
-    const [, kernel, dtype] =
-      /^(\w+) .*?\b(f32|f16)\b(?! of all shapes in al)/.exec(one.name) ?? [];
-    const key = `${kernel} ${dtype}`;
-    if (dtype !== undefined && !found.has(key)) {
-      found.set(key, one);
-    }
-  }
-  return [...found.values()];
-}
 
 /** The first of the texts whose labels begin with the same two words. naga needs 17 ms a text. */
 function firstOfFamilies(texts: readonly KernelText[]): KernelText[] {

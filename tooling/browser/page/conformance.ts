@@ -1,6 +1,7 @@
 // Runs the kernel cases of the backend seam on one device of the page.
 import type { Backend, BackendInfo } from '@shardweave/tensor-core';
 import { type ConformanceCase, kernelCases } from '@shardweave/tensor-core/testing';
+import { firstOfEach } from '../../test-kit/first-of-each.ts';
 import { openBackend, type PageDevice } from './open-backend.ts';
 
 export interface CaseResults {
@@ -14,20 +15,24 @@ export type ConformanceResult = CaseResults & {
   readonly limits: BackendInfo['limits'];
 };
 
+export interface SomeCases {
+  /** A pattern for the names of cases that are skipped. */
+  readonly leftOut?: string;
+  /** Whether a case of each kernel runs in f32, of those that are left. */
+  readonly isFirstOfEach?: boolean;
+}
+
 const CASES = kernelCases();
 
-/** @param leftOut a pattern for the names of cases that are skipped */
 export async function runConformance(
   device: PageDevice,
-  leftOut?: string,
+  { leftOut, isFirstOfEach = false }: SomeCases = {},
 ): Promise<ConformanceResult> {
   const backend = await openBackend(device);
   const pattern = leftOut === undefined ? undefined : new RegExp(leftOut);
+  const cases = CASES.filter(({ name }) => pattern?.test(name) !== true);
   try {
-    const results = await runCases(
-      backend,
-      CASES.filter(({ name }) => pattern?.test(name) !== true),
-    );
+    const results = await runCases(backend, isFirstOfEach ? firstOfEach(cases) : cases);
     const { description, limits } = backend.info;
     return { description, limits, ...results };
   } finally {
