@@ -1,6 +1,6 @@
 // The packages in a real browser. Headless Chromium runs the conformance suite on every device of a
-// page, with and without SharedArrayBuffer, and trains a few steps. WebGPU runs a case of each kernel
-// with the specification's limits and without features: no 16-bit floats, no timestamps, no
+// page, with and without SharedArrayBuffer, and trains a few steps. WebGPU runs a case of each
+// kernel with the specification's limits and without features: no 16-bit floats, no timestamps, no
 // subgroups.
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';

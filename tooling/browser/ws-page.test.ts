@@ -22,9 +22,9 @@ const SILENT = expect.stringMatching(/silent for 4000 ms/);
 const SECRET = 'made by the test of pages';
 /**
  * Whether pages alone run the cases that pages with a Node rank run, too, and whether the suite
- * includes a large buffer. That takes four fifths of the suite's time, and its chunks are like those
- * of the 16 MiB that a hidden page sends. The case of a stopped rank is left out always: pages
- * cannot stop themselves, so a test of its own below stops one.
+ * includes a large buffer. That takes four fifths of the suite's time, and its chunks are like
+ * those of the 16 MiB that a hidden page sends. The case of a stopped rank is left out always:
+ * pages cannot stop themselves, so a test of its own below stops one.
  */
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 const leftOut = [STOP_CASE, ...(isLong ? [] : ['a buffer above 128 MiB'])];
