@@ -18,10 +18,9 @@ export {
   type DryModel,
 } from './dry-backend.js';
 export * from './errors.js';
-export {
-  type AttentionOperands,
-  type HeadStrides,
-  MAX_HEAD_DIM,
+export type {
+  AttentionOperands,
+  HeadStrides,
 } from './kernel-calls/attention.js';
 export type { CompareKind } from './kernel-calls/compare.js';
 export type { CrossEntropyCalls } from './kernel-calls/cross-entropy.js';
