@@ -97,44 +97,6 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   quiet: ['', '--quiet'],
 };
 
-/** What nobody should type for a flag, but some do. */
-const STRANGE = [
-  '',
-  ' ',
-  '-',
-  '-1',
-  '0',
-  '1.5',
-  '1e999',
-  '9'.repeat(400),
-  'NaN',
-  '0x10',
-  '٣',
-  'x\0y',
-];
-
-it.each(FLAG_NAMES.filter((name) => FLAGS[name].typed.includes(' ')))(
-  'the flag %s takes a strange value, or refuses it in a sentence',
-  (name) => {
-    const flag = `--${keyOf(name)}`;
-    for (const value of [...STRANGE, '1GB', '64MiB', '50%', '1,000', 'true', 'null', '[1]']) {
-      const read = () => parseFlags([`${flag}=${value}`], () => {})[name];
-      const refused = new RegExp(
-        `^${flag}: expected .*, got "${literal(value)}"\\. See --help\\.$`,
-        's',
-      );
-      const isTaken = FLAGS[name].kind.schema.safeParse(FLAGS[name].kind.read(value)).success;
-      if (isTaken) {
-        const found = read();
-        expect(typeof found === 'number' ? Number.isFinite(found) : found !== undefined).toBe(true);
-      } else {
-        expect(read, `${flag}=${value}`).toThrow(UsageError);
-        expect(read).toThrow(refused);
-      }
-    }
-  },
-);
-
 describe('at a resume', () => {
   it.each(FLAG_NAMES.map((name) => [FLAGS[name].atResume, name] as const))(
     'is %s: another %s',

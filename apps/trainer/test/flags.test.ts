@@ -28,7 +28,7 @@ describe('the flags of train', () => {
       '--micro-batches <M>',
       '--offload-dir <DIR>',
       '--fresh',
-      '--model <PRESET|DIR>',
+      '--model <PRESET|DIR|ORG/NAME>',
       '--dropout <P>',
       '--tokenizer <model|byte|gpt2>',
       '--data <FILE>',

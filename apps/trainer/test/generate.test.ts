@@ -286,7 +286,7 @@ describe('generate', () => {
     const empty = lettersDirectory();
     directories.push(empty);
     const cases: [string[], RegExp][] = [
-      [[], /required option '--model <DIR>' not specified/],
+      [[], /required option '--model <DIR\|ORG\/NAME>' not specified/],
       [['--model', empty], /--model: expected a directory with config.json and weights, got/],
       [
         ['--model', directory, '--prompt', 'a', '--chat'],

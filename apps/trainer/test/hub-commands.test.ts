@@ -60,7 +60,9 @@ const publish = (readme: string) =>
   });
 
 const run = (line: string) =>
-  runCli(line.split(' '), { env: { HF_ENDPOINT: hub.endpoint, HF_HOME: folder } });
+  runCli(line.split(' '), {
+    env: { HF_ENDPOINT: hub.endpoint, HF_HOME: folder, HF_HUB_OFFLINE: '' },
+  });
 
 const SMALL = `--device cpu --transport memory --seq 32 --batch 2 --lora-rank 2 --cache ${keep}`;
 

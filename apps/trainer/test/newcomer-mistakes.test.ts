@@ -164,9 +164,9 @@ const MISTAKES: readonly Mistake[] = [
     says: /--model gpt3 is neither a preset \(nano, .*\) nor a directory/,
   },
   {
-    mistake: 'a model of the Hub, by its name',
+    mistake: 'a model of the Hub that is not here, without a network',
     typed: `${TRAIN} --model HuggingFaceTB/SmolLM2-135M`,
-    says: /nor a directory\. One of the .* Hub is fetched first: hf download HuggingFaceTB\/SmolLM2-135M --local-dir SmolLM2-135M, and/,
+    says: /no directory HuggingFaceTB\/SmolLM2-135M here, .* not whole in the cache .* HF_HUB_OFFLINE/,
   },
   {
     mistake: 'a folder without a model',
@@ -290,7 +290,7 @@ const MISTAKES: readonly Mistake[] = [
   {
     mistake: 'no model to write with',
     typed: 'generate --prompt Hi',
-    says: /required option '--model <DIR>' not specified\. See/,
+    says: /required option '--model <DIR\|ORG\/NAME>' not specified\. See/,
   },
   {
     mistake: 'a preset to write with',

@@ -14,6 +14,7 @@ import {
 } from '../flags/flag.js';
 import { type FlagKind, onOff } from '../flags/flag-kinds.js';
 import { ownName } from '../flags/foreign-names.js';
+import { nearest } from '../nearest.js';
 import type { CliCommand, CommandContext, CommandExample } from './cli-command.js';
 import { type ModelNeed, withLocalModel } from './local-model.js';
 
@@ -118,6 +119,7 @@ function commandOf<Table extends FlagTable>(
     .addHelpText('after', examplesHelp(examples))
     .addHelpText('after', rare.length === 0 || isRareShown ? '' : MORE_HELP)
     .allowExcessArguments(false)
+    .showSuggestionAfterError(false)
     .exitOverride()
     .helpOption('-h, --help', 'print this and end')
     .configureHelp({
@@ -172,19 +174,18 @@ function complaint(error: CommanderError, command: Command): string {
   if (error.code === 'commander.excessArguments') {
     return `expected flags alone, got "${command.args.join(' ')}".`;
   }
-  const [, unknown = ''] = /unknown option '(.*)'/s.exec(error.message) ?? [];
+  const [, unknown] = /unknown option '(.*)'/s.exec(error.message) ?? [];
+  if (unknown === undefined) {
+    return error.message.replace(/^error: |\.$/g, '').concat('.');
+  }
   const [name = '', ...value] = unknown.split('=');
-  const flags = command.options.map(({ long }) => long ?? '');
+  const names = command.options.map(({ long }) => long!.slice(2));
+  const flags = names.map((flag) => `--${flag}`);
   if (value.length > 0 && flags.includes(name)) {
     return `${name} takes no value, got "${value.join('=')}".`;
   }
   const own = ownName(name, flags);
-  if (own !== undefined) {
-    return `unknown option '${unknown}'. Here it is ${own}.`;
-  }
-  const [what, ...hints] = error.message.replace(/^error: /, '').split('\n');
-  return [
-    `${what!.replace(/\.$/, '')}.`,
-    ...hints.map((hint) => hint.replace(/^\((.*)\)$/, '$1')),
-  ].join(' ');
+  const meant = own === undefined ? nearest(name.replace(/^-+/, ''), names) : undefined;
+  const hint = own ? ` Here it is ${own}.` : meant ? ` Did you mean --${meant}?` : '';
+  return `unknown option '${unknown}'.${hint}`;
 }

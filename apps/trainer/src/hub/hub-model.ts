@@ -123,7 +123,7 @@ function shardsIn(path: string): readonly string[] | undefined {
 
 function refuseOffline({ repo, revision = 'main' }: HubName, { cache }: HubSettings): never {
   throw new UsageError(
-    `--model: ${repo}@${revision} is not whole in the cache ${cache}, and HF_HUB_OFFLINE forbids to ask the Hub. Leave that out once, or name a directory.`,
+    `--model: there is no directory ${repo} here, and ${repo}@${revision} is not whole in the cache ${cache}, while HF_HUB_OFFLINE forbids to ask the Hub. Leave that out once, or name a directory.`,
   );
 }
 
