@@ -57,6 +57,7 @@ describe('the flags of train', () => {
       '--eps <X>',
       '--clip <NORM>',
       '--schedule <constant|cosine|wsd>',
+      '--min-lr <X>',
       '--warmup <W>',
       '--decay-steps <N|X>',
       '--patience <N>',

@@ -25,6 +25,7 @@ it.each(cases)("the rates of $name are the reference script's", async ({ flags, 
 it('warms up from lr / W, peaks at lr and ends near 0', () => {
   const config = {
     lr: 2,
+    minLr: 0,
     schedule: 'cosine',
     warmup: 4,
     decaySteps: undefined,
@@ -47,4 +48,18 @@ it('wsd decays over so many steps, or over a part of them', async () => {
   expect(await resolve(`${wsd} --decay-steps 0.4`)).toMatchObject({ decaySteps: 4, warmup: 2 });
   expect(await resolve('--schedule wsd --steps 100')).toMatchObject({ decaySteps: 20, warmup: 20 });
   expect(await resolve('')).toMatchObject({ decaySteps: undefined });
+});
+
+it('falls to --min-lr, which the warm-up does not know', async () => {
+  const resolve = (line: string) => resolveConfig(parseFlags(line.split(' '), () => {}));
+  const common = '--lr 2 --min-lr 0.5 --warmup 2 --steps 10';
+  const wsd = await resolve(`${common} --schedule wsd --decay-steps 3`);
+  const rates = [0, 1, 2, 7, 8, 9, 10].map((s) => learningRate(wsd, s));
+  expect(rates).toEqual([1, 2, 2, 2, 1.5, 1, 0.5]);
+  const cosine = await resolve(common);
+  expect(learningRate(cosine, 6)).toBeCloseTo(1.25, 12);
+  expect(learningRate(cosine, 10)).toBe(0.5);
+  await expect(resolve('--lr 1e-3 --min-lr 0.01')).rejects.toThrow(
+    '--min-lr 0.01 is above --lr 0.001. Give a lower one, or a higher --lr.',
+  );
 });

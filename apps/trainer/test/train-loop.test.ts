@@ -10,6 +10,7 @@ const CONFIG = {
   batch: 4,
   seq: 8,
   lr: 1,
+  minLr: 0,
   schedule: 'cosine',
   warmup: 2,
   decaySteps: undefined,

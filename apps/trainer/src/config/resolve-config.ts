@@ -84,6 +84,11 @@ export async function resolveConfig(
     final: flags.final ?? (flags.patience && flags.out ? 'best' : 'last'),
     keep: flags.keep ?? DEFAULT_KEEP,
   };
+  if (flags.minLr > run.lr) {
+    throw new UsageError(
+      `--min-lr ${flags.minLr} is above --lr ${run.lr}. Give a lower one, or a higher --lr.`,
+    );
+  }
   const steps = await numSteps(flags, run, { ...prepare, entry });
   return { ...run, steps, ...resolveSchedule(flags, steps) };
 }

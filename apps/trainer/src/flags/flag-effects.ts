@@ -71,6 +71,11 @@ const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
     holds: ({ schedule }) => schedule === 'wsd',
     refuses: ({ schedule }) => `--schedule ${schedule}`,
   },
+  'falling rate': {
+    needs: '--schedule cosine or wsd',
+    holds: ({ schedule }) => schedule !== 'constant',
+    refuses: ({ schedule }) => `--schedule ${schedule}`,
+  },
   out: { needs: '--out', holds: ({ out }) => out !== undefined, refuses: isNotGiven },
   saves: {
     needs: '--save-every',

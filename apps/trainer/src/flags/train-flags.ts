@@ -75,6 +75,7 @@ export type AppliesTo =
   | 'documents'
   | 'evaluation'
   | 'wsd'
+  | 'falling rate'
   | 'out'
   | 'saves';
 
@@ -287,6 +288,10 @@ export const GROUPS = {
     schedule: told('all')(oneOf(['constant', 'cosine', 'wsd']), 'cosine', [
       '--schedule <constant|cosine|wsd>',
       'of the learning rate; wsd: warm-up, stable, decay by a line',
+    ]),
+    minLr: told('falling rate')(nonNegative, 0, [
+      '--min-lr <X>',
+      'learning rate that cosine and wsd end with',
     ]),
     warmup: told('all')(whole(0), undefined, [
       '--warmup <W>',

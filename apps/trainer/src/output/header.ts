@@ -69,7 +69,7 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): Row[
     ['step', `${stepText(config)}${epochsText(config, ready[0]?.data)}`],
     [
       'adamw',
-      `lr ${config.lr} ${config.schedule}${config.decaySteps === undefined ? '' : ` (${config.decaySteps} steps of decay)`}, warm-up ${config.warmup}${config.warmup > config.steps ? ' (longer than the run)' : ''}, weight decay ${config.weightDecay}, betas ${config.beta1} ${config.beta2}, clip ${config.clip === 0 ? 'off' : config.clip}, seed ${config.seed}`,
+      `lr ${config.lr} ${config.schedule}${config.minLr === 0 ? '' : ` to ${config.minLr}`}${config.decaySteps === undefined ? '' : ` (${config.decaySteps} steps of decay)`}, warm-up ${config.warmup}${config.warmup > config.steps ? ' (longer than the run)' : ''}, weight decay ${config.weightDecay}, betas ${config.beta1} ${config.beta2}, clip ${config.clip === 0 ? 'off' : config.clip}, seed ${config.seed}`,
     ],
   ];
   return [...rows, ...notedRows(config, ready).filter((row) => row !== false)];
