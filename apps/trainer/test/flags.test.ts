@@ -3,6 +3,7 @@ import { TRAIN } from '../src/config/flags.js';
 import { UsageError } from '../src/errors.js';
 import { DEFAULT_STEPS, RARE } from '../src/flags/train-flags.js';
 import { parseFlags } from './support/parse-flags.js';
+import { runCli } from './support/run-cli.js';
 
 const parse = (line: string) => parseFlags(line.split(' ').filter(Boolean), () => {});
 
@@ -89,6 +90,19 @@ describe('the flags of train', () => {
     expect(typedIn('--help')).toEqual(usual.map(([, { typed }]) => typed));
     expect(typedIn('--help', 'all')).toEqual(all);
     expect(typedIn('-h', 'all')).toEqual(all);
+  });
+
+  it('take no empty path', async () => {
+    for (const line of [
+      'doctor --clear-cache=',
+      'doctor --cache=',
+      'train --out=',
+      'report a --out=',
+    ]) {
+      const { code, out, err } = await runCli(line.split(' '));
+      expect({ code, out }).toEqual({ code: 2, out: '' });
+      expect(err).toMatch(/^error: --[a-z-]+: expected a path.*, got ""\. See --help\.\n$/);
+    }
   });
 
   it.each(['--help --steps', '--steps --help', '--bogus -h', 'my.txt --help'])(
