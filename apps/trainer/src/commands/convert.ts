@@ -64,7 +64,7 @@ export const convert = defineWriter({
       says: 'a model directory as a save, its weights in checked pieces',
     },
   ],
-  write: (flags, signal) => (flags.to === 'save' ? convertModel : convertSave)(flags, signal),
+  write: (flags, { signal }) => (flags.to === 'save' ? convertModel : convertSave)(flags, signal),
 });
 
 /** Writes the directory; resolves to lines about it. One weight is in memory at a time. */

@@ -62,14 +62,25 @@ export const QUIET = flag(onOff, false, ['--quiet', 'print nothing but errors'])
 /** A command that writes files and then prints lines about them, unless it is to be quiet. */
 export function defineWriter<Table extends FlagTable & { readonly quiet: Flag<boolean> }>(
   spec: Omit<CommandSpec<Table>, 'run'> & {
-    /** Works until it is done or called off; resolves to the lines. */
-    readonly write: (flags: ValuesOf<Table>, signal: AbortSignal) => Promise<readonly string[]>;
+    /**
+     * Works until it is done or called off; resolves to the lines. One that takes no signal is
+     * ended by the system.
+     */
+    readonly write: (
+      flags: ValuesOf<Table>,
+      stop: { readonly signal: AbortSignal },
+    ) => Promise<readonly string[]>;
   },
 ): CliCommand {
   return defineCommand<Table>({
     ...spec,
     run: async (flags, { out, listen }) => {
-      const lines = await spec.write(flags, listen().signal);
+      const stop = {
+        get signal() {
+          return listen().signal;
+        },
+      };
+      const lines = await spec.write(flags, stop);
       if (!flags.quiet) {
         out.write(lines.map((line) => `${line}\n`).join(''));
       }

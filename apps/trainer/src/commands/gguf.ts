@@ -57,7 +57,7 @@ export const gguf = defineWriter({
       says: 'adapters alone, for llama.cpp, ollama and others beside any GGUF of the model',
     },
   ],
-  write: async (flags, signal) => {
+  write: async (flags, { signal }) => {
     if (existsSync(flags.out)) {
       throw new UsageError(
         `--out: ${flags.out} is there already. Choose another file, or remove that one.`,

@@ -40,7 +40,7 @@ export const merge = defineWriter({
       says: 'a plain model of what was learnt, with its tokenizer',
     },
   ],
-  write: async (flags, signal) => [await mergeInto(flags, signal)],
+  write: async (flags, { signal }) => [await mergeInto(flags, signal)],
 });
 
 /** Writes the model; resolves to a line about it. One weight is in memory at a time. */
