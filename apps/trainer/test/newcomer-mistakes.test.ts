@@ -230,7 +230,7 @@ const MISTAKES: readonly Mistake[] = [
     says: /the run does not fit: --device-budget 1000 is less than .*\. What fits: --device-budget 1MiB/,
   },
   {
-    mistake: 'a budget that not even an update fits in',
+    mistake: 'a budget of a few bytes',
     typed: `${TRAIN} --strategy offload --device-budget 10`,
     says: /the run does not fit: --device-budget 10 is too small\. What fits: --device-budget 1MiB/,
   },
