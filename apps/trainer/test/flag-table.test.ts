@@ -95,6 +95,7 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   out: ['--out a', '--out b'],
   dashboard: ['', '--dashboard'],
   check: ['', '--check'],
+  logEvery: ['', '--log-every 5'],
   quiet: ['', '--quiet'],
 };
 

@@ -72,6 +72,7 @@ describe('the flags of train', () => {
       '--out <DIR>',
       '--dashboard [PORT]',
       '--check',
+      '--log-every <N>',
       '--quiet',
     ]);
   });

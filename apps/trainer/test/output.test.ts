@@ -153,6 +153,19 @@ describe('Terminal', () => {
     expect(err).toBe('');
   });
 
+  it('has a line in so many steps, and of those that people look for', () => {
+    const out = new Sink(false);
+    const options = { out, err: new Sink(false), isQuiet: false, env: {}, steps: 11, logEvery: 4 };
+    const made = new Terminal(options);
+    for (let step = 1; step <= 11; step++) {
+      const more = step === 6 ? { validLoss: 3 } : { skipped: step === 7 };
+      made.step({ ...METRICS, step, ...more }, RESOURCES);
+    }
+    expect([...out.text.matchAll(/^step +(\d+)/gm)].map(([, step]) => Number(step))).toEqual([
+      ...[1, 4, 6, 7, 8, 11],
+    ]);
+  });
+
   it('has colors and a bar on a terminal, and no colors with NO_COLOR', () => {
     const colored = terminal(true);
     expect(colored.out).toContain(ESCAPE);

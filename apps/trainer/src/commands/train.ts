@@ -42,8 +42,9 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   }
   const warning = isFirst ? await requireDisk(config) : undefined;
   await using _held = isFirst ? await lockRun(config) : undefined;
-  const { steps } = config;
-  const terminal = new Terminal({ out, err, env, steps, isQuiet: config.quiet || !isFirst });
+  const { steps, logEvery } = config;
+  const isQuiet = config.quiet || !isFirst;
+  const terminal = new Terminal({ out, err, env, steps, logEvery, isQuiet });
   const done = sayDone(config);
   if (done !== undefined) {
     terminal.note(done);

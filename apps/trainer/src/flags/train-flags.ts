@@ -346,6 +346,10 @@ export const GROUPS = {
       '--check',
       'at the end, print what plan says of the run beside what it took; summary.json has both by tag',
     ]),
+    logEvery: free('all')(whole(1), 1, [
+      '--log-every <N>',
+      'print a line every N steps, and of the first, the last and evaluated ones; files have all',
+    ]),
     quiet: free('all')(onOff, false, ['--quiet', 'print nothing but errors']),
   },
 };

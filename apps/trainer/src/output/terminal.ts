@@ -24,6 +24,8 @@ export interface TerminalOptions {
   /** The environment. NO_COLOR, set to any text that is not empty, turns colors off. */
   readonly env: NodeJS.ProcessEnv;
   readonly steps: number;
+  /** A step in so many has a line, beside those that people look for. Default 1. */
+  readonly logEvery?: number;
 }
 
 /** Clears the line of the bar; the next update draws the bar anew below. */
@@ -147,11 +149,15 @@ export class Terminal {
     if (this.#options.isQuiet) {
       return;
     }
-    const { out, steps } = this.#options;
+    const { out, steps, logEvery = 1 } = this.#options;
+    const { step, skipped, validLoss } = metrics;
+    const isAsked = step % logEvery === 0 || step === 1 || step === steps;
     const width = out.isTTY === true ? out.columns : undefined;
     const line = stepLine(metrics, resources, { steps, width });
-    this.#line(metrics.skipped ? this.#colors.yellow(line) : line);
-    this.#bar?.update(metrics.step, { doing: '' });
+    if (isAsked || skipped || validLoss !== undefined) {
+      this.#line(skipped ? this.#colors.yellow(line) : line);
+    }
+    this.#bar?.update(step, { doing: '' });
   }
 
   /** Prints text that the model made: the prompt dimmed, and the rest as it is. */
