@@ -39,7 +39,7 @@ export const TRAIN = {
     { line: 'train', says: 'a small GPT learns Moby Dick, its parameters sharded over two ranks' },
     {
       line: 'train --data my.txt --ranks 4 --transport ws --precision bf16 --out runs/first',
-      says: 'your own text, four processes, 16 bits; metrics and the model are left in runs/first',
+      says: 'your own text, four processes, 16 bits; what it learnt is left in runs/first',
     },
     {
       line: 'train --model DIR --data chats.jsonl --lora-rank 16 --out runs/tuned',
@@ -80,5 +80,5 @@ function presetsHelp(): string {
     ([name, { config, summary }]) =>
       `  ${name.padEnd(12)} ${config.n_layer} layers, width ${config.n_embd}, ${config.n_head} heads, ${config.n_positions} positions; ${summary}`,
   );
-  return `\nPresets of --model:\n${rows.join('\n')}\n`;
+  return `\nPresets of --model, with their parameters:\n${rows.join('\n')}`;
 }

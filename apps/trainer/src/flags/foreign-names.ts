@@ -12,6 +12,7 @@ const FLAGS: Readonly<Record<string, readonly string[]>> = {
   '--eval-every': ['eval-steps', 'eval-interval'],
   '--grad-accum': ['gradient-accumulation-steps'],
   '--keep': ['save-total-limit'],
+  '--log-every': ['logging-steps', 'log-interval', 'steps-per-report'],
   '--lora-rank': ['lora-r'],
   '--lr': ['learning-rate'],
   '--max-tokens': ['max-new-tokens', 'max-length'],

@@ -22,7 +22,7 @@ function bytes(size: Partial<Gpt2Config>): Gpt2Config {
 export const PRESETS = {
   nano: {
     config: bytes({ n_positions: 64, n_layer: 2, n_embd: 64, n_head: 4 }),
-    summary: 'bytes, 0.1 M parameters',
+    summary: 'bytes, 0.1 M',
   },
   micro: {
     config: bytes({ n_positions: 64, n_layer: 4, n_embd: 128, n_head: 4 }),
