@@ -51,6 +51,7 @@ describe('a name', () => {
     ['a', undefined],
     ['a/b.gguf', undefined],
     ['a/b.mjs', undefined],
+    ['a/b@../../c', undefined],
   ])('%s', (given, name) => {
     expect(parseHubName(given)).toEqual(name);
   });
@@ -256,4 +257,19 @@ it('shares its cache with other programs', async () => {
   const { path } = await find(REPO);
   expect(path).toContain(commit);
   expect(hub.requests).toEqual([`GET /api/models/${REPO}/revision/main`]);
+});
+
+it('writes nothing beside the cache, whatever a server names its files', async () => {
+  const index = { weight_map: { a: '../../../../out.safetensors' } };
+  hub.push(REPO, {
+    files: {
+      'config.json': '{}',
+      // It has the same content, so that nothing need be asked for.
+      'tokenizer.json': WEIGHTS,
+      'model.safetensors.index.json': JSON.stringify(index),
+      '../../../../out.safetensors': WEIGHTS,
+    },
+  });
+  await find(REPO).catch(() => {});
+  expect(existsSync(join(folder, 'out.safetensors'))).toBe(false);
 });

@@ -4,6 +4,7 @@ import { setTimeout as wait } from 'node:timers/promises';
 import { listFiles, modelInfo } from '@huggingface/hub';
 import { TrainerError, UsageError } from '../errors.js';
 import { HubUnreachableError } from './hub-errors.js';
+import { isCommit } from './hub-name.js';
 import type { HubSettings } from './hub-settings.js';
 
 /** A file of a repository. */
@@ -31,6 +32,7 @@ const DEAD_PAUSES = 30;
 /** There is no such server, or it does not listen: not what a moment changes. */
 const NO_WAY: ReadonlySet<string> = new Set(['ENOTFOUND', 'ECONNREFUSED', 'EAI_AGAIN']);
 const ETAG = /^[0-9a-f]{40,64}$/;
+const NAME = /^[^/\\]+$/;
 
 export class HubClient {
   readonly #settings: HubSettings;
@@ -47,15 +49,19 @@ export class HubClient {
    * @throws {HubUnreachableError} where the Hub doesn't answer
    */
   async commitOf(repo: string, revision = 'main'): Promise<string> {
-    const { sha } = await this.#asking(repo, revision, () =>
-      modelInfo({
+    return await this.#asking(repo, revision, async () => {
+      const calls = this.#calls(repo, revision);
+      const { sha } = await modelInfo({
         name: repo,
         revision,
         additionalFields: ['sha'],
-        ...this.#calls(repo, revision),
-      }),
-    );
-    return sha;
+        ...calls,
+      });
+      if (!isCommit(sha)) {
+        throw new Error(`the commit ${JSON.stringify(sha)}`);
+      }
+      return sha;
+    });
   }
 
   /** The files of a commit at its top level. Throws as commitOf does. */
@@ -69,7 +75,8 @@ export class HubClient {
         ...calls,
       })) {
         const etag = lfs?.oid ?? oid;
-        if (type === 'file' && ETAG.test(etag)) {
+        // Names become places in the cache, and none may lead out of it.
+        if (type === 'file' && ETAG.test(etag) && NAME.test(path)) {
           files.push({ path, byteLength: lfs?.size ?? size, etag });
         }
       }
@@ -78,8 +85,8 @@ export class HubClient {
   }
 
   /**
-   * The bytes [from, to) of a file, or all from its beginning where the server has no ranges.
-   * Throws as commitOf does.
+   * The bytes of a file from a place on, or all where the server has no ranges. Throws as commitOf
+   * does.
    */
   async open(
     {
@@ -87,7 +94,7 @@ export class HubClient {
       commit,
       path,
     }: { readonly repo: string; readonly commit: string; readonly path: string },
-    { from, to }: { readonly from: number; readonly to?: number },
+    { from }: { readonly from: number },
   ): Promise<{ readonly from: number; readonly pieces: AsyncIterable<Uint8Array> }> {
     const { endpoint } = this.#settings;
     const place = path.split('/').map(encodeURIComponent).join('/');
@@ -95,7 +102,7 @@ export class HubClient {
     const response = await this.#request(
       `${endpoint}/${repo}/resolve/${commit}/${place}`,
       {
-        headers: { range: `bytes=${from}-${to === undefined ? '' : to - 1}` },
+        headers: { range: `bytes=${from}-` },
         signal: dead.signal,
       },
       { repo, revision: commit },

@@ -10,8 +10,8 @@ export interface HubName {
 
 /** The part before the slash and the part behind it may each have 96 of these characters. */
 const NAME = /^([\w-][\w.-]{0,95}\/[\w-][\w.-]{0,95})(?:@([\w./-]+))?$/;
-/** Files that a model may be, and never a name. */
-const FILE = /\.(gguf|mjs)$/;
+/** Files that a model may be, and ways up: never names. */
+const FILE = /\.(gguf|mjs)$|\.\./;
 const COMMIT = /^[0-9a-f]{40}$/;
 
 /**
