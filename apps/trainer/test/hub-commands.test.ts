@@ -48,12 +48,12 @@ afterEach(async () => {
 });
 
 /** Publishes a commit of the model; the text of its README makes it another one. */
-const publish = (readme: string) =>
+const publish = (readme: string, weights = state) =>
   hub.push(REPO, {
     files: {
       'README.md': readme,
       'config.json': JSON.stringify(CONFIG),
-      'model.safetensors': writeSafetensors(state),
+      'model.safetensors': writeSafetensors(weights),
       'tokenizer.json': tokenizer('tokenizer.json'),
       'tokenizer_config.json': tokenizer('tokenizer_config.json'),
     },
@@ -83,6 +83,14 @@ it('trains adapters beside a model by its name, and goes on beside the same comm
   expect([more.code, more.err]).toEqual([0, '']);
   expect(readFileSync(join(out, 'config.yaml'), 'utf8')).toContain(`${REPO}@${commit}`);
   expect(hub.bytesSent).toBe(bytesSent);
+  for (const [i, resume] of [out, join(out, 'saves', 'step-000003')].entries()) {
+    const other = join(folder, `beside-${i}`);
+    const beside = await run(
+      `train --model ${REPO} ${SMALL} --steps 4 --resume ${resume} --out ${other}`,
+    );
+    expect([beside.code, beside.err]).toEqual([0, '']);
+    expect(readFileSync(join(other, 'config.yaml'), 'utf8')).toContain(`${REPO}@${commit}`);
+  }
 
   const said = await run(
     `generate --model ${REPO}@${commit} --adapter ${out} --device cpu --max-tokens 3 --prompt Call --temperature 0`,
@@ -101,8 +109,19 @@ it('plans without the weights', async () => {
   expect(out).toContain(`${REPO}@`);
   const weights = writeSafetensors(state).byteLength;
   const others = ['tokenizer.json', 'tokenizer_config.json'].map((name) => tokenizer(name).length);
-  expect(hub.bytesSent).toBeLessThan(others[0]! + others[1]! + 1000);
-  expect(weights).toBeGreaterThan(1000);
+  const headerBytes = Number(Buffer.from(writeSafetensors(state)).readBigUInt64LE()) + 8;
+  expect(hub.bytesSent).toBeLessThan(others[0]! + others[1]! + headerBytes + 1000);
+  expect(weights).toBeGreaterThan(headerBytes + 1000);
+  expect(out).not.toContain('random');
+});
+
+it('plans nothing for weights that are of another model', async () => {
+  publish('first', new Map([...state].filter(([name]) => !name.endsWith('q_norm.weight'))));
+  const { code, err } = await run(`plan --model ${REPO} ${SMALL}`);
+  expect(code).toBe(2);
+  expect(err).toMatch(
+    /^error: --model: ocean\/whale@\w+ can't be used\. expected '[\w.]+q_norm\.weight' .* got none\. Nothing of its weights was downloaded/,
+  );
 });
 
 it('names a GGUF as the Hub names its model', async () => {

@@ -8,7 +8,8 @@ import { join } from 'node:path';
 import { scanCacheDir, snapshotDownload } from '@huggingface/hub';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { type HubOptions, hubModel } from '../src/hub/hub-model.ts';
-import { parseHubName } from '../src/hub/hub-name.ts';
+import { hubNameOf, parseHubName } from '../src/hub/hub-name.ts';
+import { findModelDirectory } from '../src/model/model-directory.ts';
 import { PlayedHub } from './support/hub-server.ts';
 
 const REPO = 'ocean/whale';
@@ -63,13 +64,9 @@ it('has the files that a command needs, and no others, once', async () => {
   const found = await find(REPO, {
     onBytes: (name, done, total) => seen.push(`${name} ${done}/${total}`),
   });
-  expect(found).toEqual({
-    path: join(cache(), 'models--ocean--whale', 'snapshots', commit),
-    name: `${REPO}@${commit}`,
-    hasWeights: true,
-  });
-  expect(readFileSync(join(found.path, 'model.safetensors')).equals(WEIGHTS)).toBe(true);
-  expect(existsSync(join(found.path, 'pytorch_model.bin'))).toBe(false);
+  expect(found).toBe(join(cache(), 'models--ocean--whale', 'snapshots', commit));
+  expect(readFileSync(join(found, 'model.safetensors')).equals(WEIGHTS)).toBe(true);
+  expect(existsSync(join(found, 'pytorch_model.bin'))).toBe(false);
   expect(seen.at(-1)).toBe(`${REPO} 100000/100000`);
   const { bytesSent } = hub;
   await find(REPO);
@@ -79,9 +76,48 @@ it('has the files that a command needs, and no others, once', async () => {
 it('leaves weights where they are not needed', async () => {
   hub.push(REPO, { files: FILES });
   const found = await find(REPO, { needsWeights: false });
-  expect(existsSync(join(found.path, 'config.json'))).toBe(true);
+  expect(existsSync(join(found, 'config.json'))).toBe(true);
   expect(hub.bytesSent).toBeLessThan(3000);
-  expect(found.hasWeights).toBe(true);
+  expect(findModelDirectory(found)).toEqual({ path: found, hasWeights: true });
+});
+
+it('knows again that a model has no weights', async () => {
+  const { 'config.json': config } = FILES;
+  hub.push(REPO, { files: { 'config.json': config } });
+  const found = await find(REPO);
+  expect(findModelDirectory(found)).toEqual({ path: found, hasWeights: false });
+  hub.requests.length = 0;
+  expect(await find(REPO)).toBe(found);
+  expect(hub.requests).toEqual([`GET /api/models/${REPO}/revision/main`]);
+});
+
+it.each([false, true])('hands out what is asked of weights, ranges or not: %s', async (isWhole) => {
+  hub.push(REPO, { files: FILES });
+  hub.ignoresRanges = isWhole;
+  const got = new Uint8Array(50);
+  let length = 0;
+  const checkHeaders: HubOptions['checkHeaders'] = async (_, files) => {
+    const source = await files.open('model.safetensors');
+    length = source!.byteLength;
+    await source!.read(got, { offset: 70_010 });
+    expect(await files.open('model-00001-of-00002.safetensors')).toBeUndefined();
+  };
+  await find(REPO, { needsWeights: false, checkHeaders });
+  expect(length).toBe(100_000);
+  expect(Buffer.from(got)).toEqual(WEIGHTS.subarray(70_010, 70_060));
+  if (!isWhole) {
+    expect(hub.bytesSent).toBeLessThan(3000);
+  }
+});
+
+it('names an index in the cache that nobody can read', async () => {
+  const commit = hub.push(REPO, { files: FILES });
+  const found = await find(REPO);
+  rmSync(join(found, 'model.safetensors'));
+  writeFileSync(join(found, 'model.safetensors.index.json'), '{"weight_map":');
+  await expect(find(`${REPO}@${commit}`)).rejects.toThrow(
+    /index\.json: expected JSON with the files of a model's weights .* Remove that file/,
+  );
 });
 
 it('takes the shards that an index names', async () => {
@@ -95,7 +131,7 @@ it('takes the shards that an index names', async () => {
       'model-3.safetensors': WEIGHTS,
     },
   });
-  const { path } = await find(REPO);
+  const path = await find(REPO);
   expect(readFileSync(join(path, 'model-2.safetensors'))).toHaveLength(11_000);
   expect(existsSync(join(path, 'model-3.safetensors'))).toBe(false);
 });
@@ -103,7 +139,7 @@ it('takes the shards that an index names', async () => {
 it('goes on behind what broken connections left, and sends nothing twice', async () => {
   hub.push(REPO, { files: { 'config.json': '{}', 'model.safetensors': WEIGHTS } });
   hub.breaks.push(...Array.from({ length: 20 }, (_, i) => 1 + ((i * 7919) % 4000)));
-  const { path } = await find(REPO);
+  const path = await find(REPO);
   expect(readFileSync(join(path, 'model.safetensors')).equals(WEIGHTS)).toBe(true);
   // What was sent when a connection broke may not all have come.
   expect(hub.bytesSent).toBeGreaterThanOrEqual(WEIGHTS.byteLength + 2);
@@ -124,7 +160,7 @@ it('starts over where the server has no ranges', async () => {
   hub.push(REPO, { files: { 'config.json': '{}', 'model.safetensors': WEIGHTS } });
   hub.ignoresRanges = true;
   hub.breaks.push(30_000);
-  const { path } = await find(REPO);
+  const path = await find(REPO);
   expect(readFileSync(join(path, 'model.safetensors')).equals(WEIGHTS)).toBe(true);
 });
 
@@ -155,10 +191,9 @@ it('keeps a commit while its branch moves, without asking', async () => {
   const moved = hub.push(REPO, { files: { ...FILES, 'config.json': '{"model_type":"llama"}' } });
   hub.requests.length = 0;
   const kept = await find(`${REPO}@${old}`);
-  expect(readFileSync(join(kept.path, 'config.json'), 'utf8')).toBe(FILES['config.json']);
+  expect(readFileSync(join(kept, 'config.json'), 'utf8')).toBe(FILES['config.json']);
   expect(hub.requests).toEqual([]);
-  const { name } = await find(REPO);
-  expect(name).toBe(`${REPO}@${moved}`);
+  expect(hubNameOf(await find(REPO))).toBe(`${REPO}@${moved}`);
 });
 
 it('works from the cache without the Hub', async () => {
@@ -254,9 +289,14 @@ it('shares its cache with other programs', async () => {
   vi.spyOn(console, 'debug').mockImplementation(() => {}); // the library tells what it downloads
   await snapshotDownload({ repo: REPO, hubUrl: hub.endpoint, cacheDir: cache() });
   hub.requests.length = 0;
-  const { path } = await find(REPO);
+  const path = await find(REPO);
   expect(path).toContain(commit);
-  expect(hub.requests).toEqual([`GET /api/models/${REPO}/revision/main`]);
+  expect(hub.requests).toEqual([
+    `GET /api/models/${REPO}/revision/main`,
+    `GET /api/models/${REPO}/tree/${commit}`, // what the model is without is noted once
+  ]);
+  await find(REPO);
+  expect(hub.requests).toHaveLength(3);
 });
 
 it('writes nothing beside the cache, whatever a server names its files', async () => {

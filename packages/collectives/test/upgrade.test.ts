@@ -201,3 +201,15 @@ describe('refusals', () => {
     expect(refused.length).toBeLessThan(numSent);
   });
 });
+
+it('reads nothing behind the answer of a denial, however long its peer goes on', async () => {
+  const client = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
+  client.write('GET /elsewhere HTTP/1.1\r\n\r\n');
+  client.on('error', () => {}).resume();
+  await once(client, 'end');
+  for (let i = 0; i < 1000 && !client.destroyed; i++) {
+    client.write('GET / HTTP/1.1\r\n');
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  expect(client.errored).toMatchObject({ code: expect.stringMatching(/ECONNRESET|EPIPE/) });
+});

@@ -43,12 +43,16 @@ export async function withLocalModel<F extends object>(
     needsWeights: need === 'weights',
     onBytes: terminal.downloading.bind(terminal),
     onNote: (text) => terminal.warn(text),
+    checkHeaders: async (directory, files) => {
+      const { checkHeaders } = await import('../plan/check-headers.js');
+      await checkHeaders(directory, files);
+    },
   };
   try {
     // The library of the Hub is large, and most commands need none of it.
     const { hubModel } = await import('../hub/hub-model.js');
     const kept = name.revision === undefined ? keptCommit(name.repo, flags) : undefined;
-    const { path } = await hubModel({ ...name, revision: kept ?? name.revision }, options);
+    const path = await hubModel({ ...name, revision: kept ?? name.revision }, options);
     return { ...given, model: path };
   } catch (error) {
     if (!(error instanceof HubUnreachableError)) {
@@ -63,13 +67,21 @@ export async function withLocalModel<F extends object>(
   }
 }
 
-/** The commit of the model that the run under --out has; undefined where no such run goes on. */
+/** The commit of the model that the resumed run has; undefined where no such run goes on. */
 function keptCommit(repo: string, { out, resume }: ModelFlags): string | undefined {
-  const file = join(out ?? '', RUN_FILES.config);
-  if (out === undefined || resume === undefined || !existsSync(file)) {
+  // A save is two directories below its run.
+  const places = resume === 'auto' ? [out] : resume && [resume, join(resume, '..', '..')];
+  const runs = (places || []).flatMap((place) => place ?? []);
+  const file = runs.map((run) => join(run, RUN_FILES.config)).find((path) => existsSync(path));
+  const kept = parseHubName(String(file && modelIn(file)));
+  return kept?.repo === repo ? kept.revision : undefined;
+}
+
+/** The model that a run's config names. Where nobody can read it, its save tells what fits. */
+function modelIn(file: string): unknown {
+  try {
+    return (parse(readFileSync(file, 'utf8')) as { readonly model?: unknown } | null)?.model;
+  } catch {
     return undefined;
   }
-  const { model } = (parse(readFileSync(file, 'utf8')) ?? {}) as { readonly model?: unknown };
-  const kept = parseHubName(String(model));
-  return kept?.repo === repo ? kept.revision : undefined;
 }

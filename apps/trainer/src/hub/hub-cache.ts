@@ -2,13 +2,26 @@
 //   models--org--name/refs/main             the commit that a branch was
 //   models--org--name/blobs/ETAG            the contents
 //   models--org--name/snapshots/COMMIT/...  links to them, under the files' names
+//   models--org--name/.no_exist/COMMIT/...  empty files, for names that the commit does not have
 
 import { existsSync, lstatSync, readFileSync } from 'node:fs';
 import { cp, mkdir, rm, symlink } from 'node:fs/promises';
-import { dirname, join, relative } from 'node:path';
+import { basename, dirname, join, relative } from 'node:path';
 import { makeDirectory } from '../files/make-directory.js';
 import { writeText } from '../files/write-file.js';
-import { isCommit } from './hub-name.js';
+import { hubNameOf, isCommit } from './hub-name.js';
+
+const NO_EXIST = '.no_exist';
+
+/** Whether a directory is a snapshot of a commit that is known to have no file of that name. */
+export function isLacking(directory: string, name: string): boolean {
+  return existsSync(join(dirname(dirname(directory)), NO_EXIST, basename(directory), name));
+}
+
+/** Whether a file may be on the Hub, though the snapshot in this directory is without it. */
+export function isLeftOut(directory: string, name: string): boolean {
+  return hubNameOf(directory) !== undefined && !isLacking(directory, name);
+}
 
 /** One model in the cache. */
 export class CachedRepo {
@@ -51,6 +64,13 @@ export class CachedRepo {
       makeDirectory(dirname(path));
       writeText(path, commit);
     }
+  }
+
+  /** Remembers that a commit has no files of these names. */
+  setLacking(commit: string, names: readonly string[]): void {
+    const directory = join(this.path, NO_EXIST, commit);
+    makeDirectory(directory);
+    names.map((name) => writeText(join(directory, name), ''));
   }
 
   /** Gives a content its name in a snapshot: a link, or a copy where links are not allowed. */

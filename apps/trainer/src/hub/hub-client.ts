@@ -85,8 +85,8 @@ export class HubClient {
   }
 
   /**
-   * The bytes of a file from a place on, or all where the server has no ranges. Throws as commitOf
-   * does.
+   * The bytes of a file from a place on, up to `end` where it is given, or all where the server has
+   * no ranges. Throws as commitOf does.
    */
   async open(
     {
@@ -94,7 +94,7 @@ export class HubClient {
       commit,
       path,
     }: { readonly repo: string; readonly commit: string; readonly path: string },
-    { from }: { readonly from: number },
+    { from, end }: { readonly from: number; readonly end?: number },
   ): Promise<{ readonly from: number; readonly pieces: AsyncIterable<Uint8Array> }> {
     const { endpoint } = this.#settings;
     const place = path.split('/').map(encodeURIComponent).join('/');
@@ -102,7 +102,7 @@ export class HubClient {
     const response = await this.#request(
       `${endpoint}/${repo}/resolve/${commit}/${place}`,
       {
-        headers: { range: `bytes=${from}-` },
+        headers: { range: `bytes=${from}-${end === undefined ? '' : end - 1}` },
         signal: dead.signal,
       },
       { repo, revision: commit },

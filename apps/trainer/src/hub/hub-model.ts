@@ -5,17 +5,19 @@ import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as wait } from 'node:timers/promises';
 import { MODEL_TEXTS } from '@shardweave/gguf';
+import type { ModelFiles } from '@shardweave/nn';
 import { StoreLockedError } from '@shardweave/shard-store';
 import { lockDirectory, nodeFiles, type OwnerLock } from '@shardweave/shard-store/node';
 import { DiskFullError, UsageError } from '../errors.js';
 import { freeBytes } from '../files/disk-room.js';
 import { makeDirectory } from '../files/make-directory.js';
 import { bytesThere, downloadBlob } from './download-blob.js';
-import { CachedRepo } from './hub-cache.js';
+import { CachedRepo, isLacking } from './hub-cache.js';
 import { HubClient, type HubFile } from './hub-client.js';
-import { HubUnreachableError } from './hub-errors.js';
-import { type HubName, isCommit } from './hub-name.js';
+import { HubContentError, HubUnreachableError } from './hub-errors.js';
+import { type HubName, hubNameOf, isCommit } from './hub-name.js';
 import { type HubSettings, hubSettings } from './hub-settings.js';
+import { HubSource } from './hub-source.js';
 
 export interface HubOptions {
   readonly env?: NodeJS.ProcessEnv;
@@ -26,35 +28,26 @@ export interface HubOptions {
   readonly onBytes?: ((name: string, done: number, total: number) => void) | undefined;
   /** Called with sentences for people. */
   readonly onNote?: ((text: string) => void) | undefined;
+  /** Called with the weights on the Hub where they are not needed, so that they can be checked. */
+  readonly checkHeaders?: ((directory: string, files: ModelFiles) => Promise<void>) | undefined;
   /** The time before something is tried again. Default 1 s. */
   readonly pauseMs?: number;
-}
-
-/** A model that was found. */
-export interface HubModel {
-  /** The directory of its files. */
-  readonly path: string;
-  /** `org/name@commit`, which means the same files at any time. */
-  readonly name: string;
-  /** Whether the model has weights on the Hub, be they here or not. */
-  readonly hasWeights: boolean;
 }
 
 const CONFIG = 'config.json';
 const WEIGHTS = 'model.safetensors';
 const INDEX = 'model.safetensors.index.json';
-/** A model in the cache without it may be one that has none, or one that is not whole. */
-const TOKENIZER = 'tokenizer.json';
 const PAUSE_MS = 1000;
 
 /**
- * Finds a model, and downloads what the command needs of it.
+ * Finds a model, and downloads what the command needs of it; resolves to the directory of its
+ * files.
  * @throws {UsageError} where there is no such model, it may not be read, or can't be used
  * @throws {HubUnreachableError} where the Hub can't be asked and the cache has not all of it
  * @throws {HubContentError} for bytes that are not the Hub's
  * @throws {DiskFullError} where the cache has no room
  */
-export async function hubModel(name: HubName, options: HubOptions = {}): Promise<HubModel> {
+export async function hubModel(name: HubName, options: HubOptions = {}): Promise<string> {
   const settings = hubSettings(options.env ?? process.env);
   const cached = new CachedRepo(settings.cache, name.repo);
   const found = fromCache(name, cached, options);
@@ -69,56 +62,66 @@ export async function hubModel(name: HubName, options: HubOptions = {}): Promise
     if (!(error instanceof HubUnreachableError) || found === undefined) {
       throw error;
     }
-    options.onNote?.(`${error.message} The model in the cache is used: ${found.name}.`);
+    options.onNote?.(`${error.message} The model in the cache is used: ${hubNameOf(found)}.`);
     return found;
   }
-  const pinned = { repo: name.repo, revision: commit };
-  const there = fromCache(pinned, cached, options);
-  const isWhole = there?.hasWeights === true && existsSync(join(there.path, TOKENIZER));
-  if (isWhole) {
-    cached.setCommit(name.revision, commit);
-    return there;
+  const path = cached.snapshot(commit);
+  if (!isWhole(path, options)) {
+    await using _lock = await lockRepo(cached, { name, ...options });
+    await download({ repo: name.repo, revision: commit }, { client, cached, ...options });
   }
-  await using _lock = await lockRepo(cached, { name, ...options });
-  const hasWeights = await download(pinned, { client, cached, ...options });
   cached.setCommit(name.revision, commit);
-  return { path: cached.snapshot(commit), name: `${name.repo}@${commit}`, hasWeights };
+  return path;
 }
 
 /** The model as the cache has it; undefined where something that the command needs is missing. */
 function fromCache(
-  { repo, revision }: HubName,
+  { revision }: HubName,
   cached: CachedRepo,
   { needsWeights = true }: HubOptions,
-): HubModel | undefined {
+): string | undefined {
   const commit = cached.commitOf(revision);
-  if (commit === undefined) {
-    return undefined;
-  }
-  const path = cached.snapshot(commit);
-  const hasWeights = hasWeightsIn(path);
-  const isThere = existsSync(join(path, CONFIG)) && (hasWeights || !needsWeights);
-  return isThere ? { path, name: `${repo}@${commit}`, hasWeights } : undefined;
+  const path = cached.snapshot(commit ?? '');
+  // Other programs don't note which of the other texts a model is without.
+  const isThere = existsSync(join(path, CONFIG)) && (!needsWeights || hasAllWeights(path));
+  return commit !== undefined && isThere ? path : undefined;
 }
 
-/** Whether a directory has all files of the weights. */
-function hasWeightsIn(path: string): boolean {
+/** Whether a snapshot has all files that the command needs and that its commit has. */
+function isWhole(path: string, { needsWeights = true }: HubOptions): boolean {
+  const isKnown = (name: string) => existsSync(join(path, name)) || isLacking(path, name);
+  return MODEL_TEXTS.every(isKnown) && (!needsWeights || hasAllWeights(path));
+}
+
+/** Whether a snapshot has all files of the weights, or its commit has none. */
+function hasAllWeights(path: string): boolean {
   return (
     existsSync(join(path, WEIGHTS)) ||
-    shardsIn(path)?.every((name) => existsSync(join(path, name))) === true
+    shardsIn(path)?.every((name) => existsSync(join(path, name))) === true ||
+    [WEIGHTS, INDEX].every((name) => isLacking(path, name))
   );
 }
 
-/** The names of the files that the index of a directory lists; undefined where it has none. */
+/**
+ * The names of the files that the index of a directory lists; undefined where it has none.
+ * @throws {HubContentError} where the index can't be read
+ */
 function shardsIn(path: string): readonly string[] | undefined {
   const index = join(path, INDEX);
   if (!existsSync(index)) {
     return undefined;
   }
-  const { weight_map: map = {} } = JSON.parse(readFileSync(index, 'utf8')) as {
-    readonly weight_map?: Readonly<Record<string, string>>;
-  };
-  return [...new Set(Object.values(map))];
+  try {
+    const { weight_map: map = {} } = JSON.parse(readFileSync(index, 'utf8')) as {
+      readonly weight_map?: Readonly<Record<string, string>>;
+    };
+    return [...new Set(Object.values(map))];
+  } catch (cause) {
+    throw new HubContentError(
+      `${index}: expected JSON with the files of a model's weights (${(cause as Error).message}). Remove that file, and what it links to, and run the command again.`,
+      { cause },
+    );
+  }
 }
 
 function refuseOffline({ repo, revision = 'main' }: HubName, { cache }: HubSettings): never {
@@ -127,29 +130,34 @@ function refuseOffline({ repo, revision = 'main' }: HubName, { cache }: HubSetti
   );
 }
 
-/**
- * Downloads what is missing of a commit; resolves to whether it has weights. Two commands don't do
- * that at once.
- */
+/** Downloads what is missing of a commit. Two commands don't do that at once. */
 async function download(
   { repo, revision: commit = '' }: HubName,
   tools: HubOptions & { readonly client: HubClient; readonly cached: CachedRepo },
-): Promise<boolean> {
-  const { client, cached, needsWeights = true } = tools;
+): Promise<void> {
+  const { client, cached, needsWeights = true, checkHeaders } = tools;
   const files = new Map((await client.filesOf(repo, commit)).map((file) => [file.path, file]));
   refuseOthers(repo, files);
   const take = async (names: readonly string[]) => {
     const wanted = names.flatMap((name) => files.get(name) ?? []);
     await downloadAll(wanted, { ...tools, repo, commit });
   };
+  const path = cached.snapshot(commit);
   await take(MODEL_TEXTS);
-  if (needsWeights && files.has(WEIGHTS)) {
-    await take([WEIGHTS]);
-  } else if (needsWeights) {
-    await take([INDEX]);
-    await take(shardsIn(cached.snapshot(commit)) ?? []);
+  cached.setLacking(
+    commit,
+    [...MODEL_TEXTS, WEIGHTS, INDEX].filter((name) => !files.has(name)),
+  );
+  if (needsWeights) {
+    await take(files.has(WEIGHTS) ? [WEIGHTS] : [INDEX]);
+    await take(files.has(WEIGHTS) ? [] : (shardsIn(path) ?? []));
+  } else if (files.has(WEIGHTS) || files.has(INDEX)) {
+    const open = async (name: string) => {
+      const file = files.get(name);
+      return file && new HubSource(client, { repo, commit, file });
+    };
+    await checkHeaders?.(path, { open });
   }
-  return files.has(WEIGHTS) || files.has(INDEX);
 }
 
 /** Refuses repositories that hold something else than a model that can be read here. */

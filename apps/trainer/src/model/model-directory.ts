@@ -15,6 +15,7 @@ import {
 import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../files/run-files.js';
 import { hasSaves, savesOf } from '../files/save-directory.js';
+import { isLeftOut } from '../hub/hub-cache.js';
 import { ADAPTER_FILES, findAdapter } from './adapter-directory.js';
 import { explainFiles, FileSource } from './file-source.js';
 
@@ -28,7 +29,7 @@ const OTHER_WEIGHTS = /\.(safetensors|bin|pt|pth|ckpt|h5|msgpack|onnx|gguf)$|\.i
 /** Weights by name; those of large models are read when they are asked for. */
 export type ModelState = ReadonlyMap<string, HostTensor | LazyTensor>;
 
-/** The place of a model, and whether its weights are there, too. */
+/** The place of a model, and whether it has weights: there, or on the Hub that it is of. */
 export interface ModelDirectory {
   readonly path: string;
   readonly hasWeights: boolean;
@@ -66,7 +67,9 @@ export function findModelDirectory(path: string): ModelDirectory | undefined {
       `--model: ${directory} has weights in ${other}, but none in ${WEIGHTS_FILE} or the files that ${INDEX_FILE} names. Save them as one of these; without any weights a run starts from random ones.`,
     );
   }
-  return { path: directory, hasWeights };
+  // What plan has asked the Hub for is a model with weights, which are not downloaded yet.
+  const isLater = [WEIGHTS_FILE, INDEX_FILE].some((name) => isLeftOut(directory, name));
+  return { path: directory, hasWeights: hasWeights || isLater };
 }
 
 /**

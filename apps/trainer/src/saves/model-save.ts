@@ -24,8 +24,7 @@ export async function writeModelSave(
   },
 ): Promise<void> {
   const { config, signal } = options;
-  const shapes = parameterShapes({ ...config, lora: undefined, precision: 'fp32', seed: 0 });
-  const weights = shapes.map(([name, shape]) => [name, weightOf(state, name, shape)] as const);
+  const weights = weightsOf(state, config);
   const pieces = async function* () {
     for (const [name, weight] of weights) {
       signal.throwIfAborted();
@@ -34,6 +33,18 @@ export async function writeModelSave(
   };
   const run: SavedRun = { step: 0, updates: 0, numericClasses: [], config };
   await writeSave(store, { pieces: pieces(), record: () => ({ extra: extraOf(run) }) });
+}
+
+/**
+ * The parameters of a model in a state, which may hold others, too.
+ * @throws {StateDictError} where one is missing, or belongs to another model
+ */
+export function weightsOf(
+  state: ReadonlyMap<string, LazyTensor>,
+  config: Pick<RunConfig, 'model' | 'modelConfig'>,
+): readonly (readonly [string, Weight])[] {
+  const shapes = parameterShapes({ ...config, lora: undefined, precision: 'fp32', seed: 0 });
+  return shapes.map(([name, shape]) => [name, weightOf(state, name, shape)]);
 }
 
 function weightOf(

@@ -12,6 +12,8 @@ export interface PlayedModel {
   readonly isGated?: boolean;
 }
 
+/** The bytes of a piece where a server sends with a pace. */
+export const PACED_BYTES = 2 ** 16;
 /** Files of at least so many bytes are large ones, named by their SHA-256. */
 const LARGE_BYTES = 1024;
 
@@ -28,6 +30,11 @@ export class PlayedHub implements AsyncDisposable {
   readonly answers: { status: number; headers?: Record<string, string> }[] = [];
   /** The next contents break off after so many bytes each. */
   readonly breaks: number[] = [];
+  /**
+   * Called before each piece of a large file with the bytes that were sent, and waited for;
+   * resolves to whether it is sent.
+   */
+  pace: ((sent: number) => Promise<boolean>) | undefined;
   /** Whether contents are sent whole whatever range is asked for. */
   ignoresRanges = false;
   /** Turns a byte of each content over. */
@@ -144,19 +151,24 @@ export class PlayedHub implements AsyncDisposable {
   }
 
   #send(content: Buffer, request: IncomingMessage, response: ServerResponse): void {
-    const [, first] = /^bytes=(\d+)-/.exec(request.headers.range ?? '') ?? [];
+    const [, first, last] = /^bytes=(\d+)-(\d*)/.exec(request.headers.range ?? '') ?? [];
     const isRange = first !== undefined && !this.ignoresRanges;
     const from = isRange ? Number(first) : 0;
-    const bytes = Buffer.from(content.subarray(from));
+    const end = isRange && last ? Number(last) + 1 : content.byteLength;
+    const bytes = Buffer.from(content.subarray(from, end));
     if (this.corrupts && bytes.byteLength > 0) {
       bytes[0]! ^= 1;
     }
     const length = { 'content-length': String(bytes.byteLength), etag: `"${nameOf(content)}"` };
     const range = {
-      'content-range': `bytes ${from}-${content.byteLength - 1}/${content.byteLength}`,
+      'content-range': `bytes ${from}-${end - 1}/${content.byteLength}`,
     };
     response.writeHead(isRange ? 206 : 200, isRange ? { ...length, ...range } : length);
     const most = content.byteLength >= LARGE_BYTES ? this.breaks.shift() : undefined;
+    if (this.pace !== undefined && content.byteLength >= LARGE_BYTES) {
+      void this.#sendPaced(bytes, response, this.pace);
+      return;
+    }
     const sent = most === undefined ? bytes : bytes.subarray(0, most);
     this.bytesSent += sent.byteLength;
     if (most === undefined) {
@@ -164,6 +176,19 @@ export class PlayedHub implements AsyncDisposable {
     } else {
       response.write(sent, () => request.socket.destroy());
     }
+  }
+
+  async #sendPaced(
+    bytes: Buffer,
+    response: ServerResponse,
+    pace: (sent: number) => Promise<boolean>,
+  ): Promise<void> {
+    for (let at = 0; at < bytes.byteLength && (await pace(at)); at += PACED_BYTES) {
+      const piece = bytes.subarray(at, at + PACED_BYTES);
+      this.bytesSent += piece.byteLength;
+      response.write(piece);
+    }
+    response.end();
   }
 }
 
