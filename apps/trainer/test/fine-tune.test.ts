@@ -5,7 +5,11 @@
 import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { llamaAnswer, openLlama } from '../../../packages/gguf/test/support/llama-cpp.ts';
+import {
+  llamaAnswer,
+  llamaLogits,
+  openLlama,
+} from '../../../packages/gguf/test/support/llama-cpp.ts';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { buildCommand } from './support/build-command.js';
 import { runCli } from './support/run-cli.js';
@@ -68,7 +72,12 @@ async function answersOfFile(path: string, adapter?: string): Promise<Record<str
     const found: Record<string, string> = {};
     for (const animal of Object.keys(SOUNDS)) {
       const prompt = `<|im_start|>user\n${QUESTIONS[0]!(animal)}<|im_end|>\n<|im_start|>assistant\n`;
-      found[animal] = await llamaAnswer(llama, { path, adapter, prompt, maxTokens: 30 });
+      ({ text: found[animal] } = await llamaAnswer(llama, {
+        path,
+        adapter,
+        prompt,
+        maxTokens: 30,
+      }));
     }
     return found;
   } finally {
@@ -146,3 +155,72 @@ it('a model goes from a config to an answer in llama.cpp', async () => {
   const modelfile = readFileSync(join(folder, 'mine-lora.Modelfile'), 'utf8');
   expect(modelfile).toBe(`FROM ${base}\nADAPTER ./mine-lora.gguf\n`);
 }, 120_000);
+
+const SHAPE = {
+  vocab_size: 512,
+  hidden_size: 64,
+  intermediate_size: 96,
+  num_hidden_layers: 2,
+  num_attention_heads: 4,
+  num_key_value_heads: 2,
+  max_position_embeddings: 128,
+};
+
+it.each<[string, object, string]>([
+  ['llama', { tie_word_embeddings: false }, '--lora-rank 3 --lora-alpha 5'],
+  ['qwen2', { tie_word_embeddings: true }, '--lora-rank 5 --lora-targets q_proj,v_proj,down_proj'],
+  ['qwen3', { tie_word_embeddings: true, head_dim: 32 }, '--lora-rank 8 --lora-alpha 3'],
+])(
+  'a %s writes 50 tokens with adapters as llama.cpp does with them beside the base',
+  async (family, more, flags) => {
+    const model = join(folder, family);
+    mkdirSync(model);
+    const config = { model_type: family, ...SHAPE, ...more };
+    writeFileSync(join(model, 'config.json'), JSON.stringify(config));
+    for (const name of ['tokenizer.json', 'tokenizer_config.json']) {
+      copyFileSync(`${ROOT}tooling/tokenizer/${name}`, join(model, name));
+    }
+    const data = join(folder, `${family}.txt`);
+    writeFileSync(
+      data,
+      'Call me Ishmael. Some years ago, never mind how long precisely. '.repeat(40),
+    );
+    const first = join(folder, `${family}-first`);
+    await train(
+      `--model ${model} --data ${data} --strategy single --steps 12 --lr 0.01 --out ${first}`,
+    );
+    const base = join(first, 'model');
+    const tuned = join(folder, `${family}-tuned`);
+    await train(
+      `--model ${base} --data ${data} --strategy single --steps 3 --lr 0.05 ${flags} --out ${tuned}`,
+    );
+
+    const line = `generate --model ${base} --adapter ${tuned} --device cpu --max-tokens 50 --temperature 0 --quiet`;
+    const said = await runCli([...line.split(' '), '--prompt', 'Call me']);
+    const adapter = join(folder, `${family}-lora.gguf`);
+    await write(`--model ${base} --adapter ${tuned} --out ${adapter}`);
+    const llama = await openLlama();
+    try {
+      const exact = join(folder, `${family}-f32.gguf`);
+      await write(`--model ${base} --out ${exact} --type f32`);
+      const asked = { path: exact, adapter, prompt: 'Call me', maxTokens: 50 };
+      const { text, tokens } = await llamaAnswer(llama, asked);
+      expect(said).toMatchObject({ code: 0, out: text });
+
+      const half = join(folder, `${family}-f16.gguf`);
+      await write(`--model ${base} --out ${half} --type f16`);
+      const logits = await llamaLogits(llama, { path: half, adapter, tokens });
+      const likeliest = logits.map((row) => row.indexOf(row.reduce((a, b) => Math.max(a, b))));
+      const [written, found] = [tokens.slice(-50), likeliest.slice(-51, -1)];
+      expect(tokens.length).toBeGreaterThan(50);
+      expect(found.filter((id, i) => id === written[i]).length).toBeGreaterThanOrEqual(48);
+    } finally {
+      await llama.dispose();
+    }
+  },
+);
+
+async function write(flags: string): Promise<void> {
+  const result = await runCli(['gguf', ...flags.split(' '), '--quiet']);
+  expect(result).toEqual({ code: 0, out: '', err: '' });
+}

@@ -68,7 +68,7 @@ export async function tokenIds(
 
 /**
  * Returns the text that llama.cpp adds to another, always by the likeliest token, until a token
- * that ends it.
+ * that ends it; and all tokens, those of the given text first.
  */
 export async function llamaAnswer(
   llama: Llama,
@@ -78,7 +78,7 @@ export async function llamaAnswer(
     readonly prompt: string;
     readonly maxTokens: number;
   },
-): Promise<string> {
+): Promise<{ readonly text: string; readonly tokens: readonly number[] }> {
   const model = await llama.loadModel({ modelPath: options.path });
   const { adapter } = options;
   const lora = adapter === undefined ? {} : { lora: adapter };
@@ -92,7 +92,7 @@ export async function llamaAnswer(
       }
       written.push(token);
     }
-    return model.detokenize(written);
+    return { text: model.detokenize(written), tokens: [...prompt, ...written].map(Number) };
   } finally {
     await context.dispose();
     await model.dispose();
