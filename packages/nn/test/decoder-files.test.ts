@@ -50,6 +50,40 @@ const SMOL = {
   use_cache: true,
   vocab_size: 49152,
 };
+/** Those of Llama-3.2-1B-Instruct, Qwen2.5-0.5B-Instruct and Qwen3-0.6B. */
+const REAL = [
+  {
+    _name_or_path: 'meta-llama/Llama-3.2-1B-Instruct',
+    ...{ architectures: ['LlamaForCausalLM'], attention_bias: false, attention_dropout: 0.0 },
+    ...{ bos_token_id: 128000, eos_token_id: [128001, 128008, 128009], head_dim: 64 },
+    ...{ hidden_act: 'silu', hidden_size: 2048, initializer_range: 0.02, intermediate_size: 8192 },
+    ...{ max_position_embeddings: 131072, mlp_bias: false, model_type: 'llama' },
+    ...{ num_attention_heads: 32, num_hidden_layers: 16, num_key_value_heads: 8 },
+    ...{ pretraining_tp: 1, rms_norm_eps: 1e-5, rope_theta: 500000.0, tie_word_embeddings: true },
+    ...{ torch_dtype: 'bfloat16', transformers_version: '4.45.0.dev0', use_cache: true },
+    ...{ vocab_size: 128256, _commit_hash: '4e20de362430cd3b72f300e6b0f18e50e7166e08' },
+  },
+  {
+    ...{ architectures: ['Qwen2ForCausalLM'], attention_dropout: 0.0, bos_token_id: 151643 },
+    ...{ eos_token_id: 151645, hidden_act: 'silu', hidden_size: 896, initializer_range: 0.02 },
+    ...{ intermediate_size: 4864, max_position_embeddings: 32768, max_window_layers: 21 },
+    ...{ model_type: 'qwen2', num_attention_heads: 14, num_hidden_layers: 24 },
+    ...{ num_key_value_heads: 2, rms_norm_eps: 1e-6, rope_theta: 1000000.0 },
+    ...{ sliding_window: 32768, tie_word_embeddings: true, torch_dtype: 'bfloat16' },
+    ...{ transformers_version: '4.43.1', use_cache: true, use_sliding_window: false },
+    vocab_size: 151936,
+  },
+  {
+    ...{ architectures: ['Qwen3ForCausalLM'], attention_bias: false, attention_dropout: 0.0 },
+    ...{ bos_token_id: 151643, eos_token_id: 151645, head_dim: 128, hidden_act: 'silu' },
+    ...{ hidden_size: 1024, initializer_range: 0.02, intermediate_size: 3072 },
+    ...{ max_position_embeddings: 40960, max_window_layers: 28, model_type: 'qwen3' },
+    ...{ num_attention_heads: 16, num_hidden_layers: 28, num_key_value_heads: 8 },
+    ...{ rms_norm_eps: 1e-6, rope_scaling: null, rope_theta: 1000000, sliding_window: null },
+    ...{ tie_word_embeddings: true, torch_dtype: 'bfloat16', transformers_version: '4.51.0' },
+    ...{ use_cache: true, use_sliding_window: false, vocab_size: 151936 },
+  },
+];
 const SCALING = {
   factor: 32.0,
   high_freq_factor: 4.0,
@@ -82,6 +116,22 @@ describe('config.json', () => {
     const { is_llama_config, pretraining_tp, rope_interleaved, use_cache, ...kept } = SMOL;
     const { transformers_version, 'transformers.js_config': js, ...told } = kept;
     expect(JSON.parse(text)).toMatchObject(told);
+  });
+
+  it.each(REAL)('a real $model_type is read, whatever later versions write beside it', (real) => {
+    const config = parse(real);
+    const later = {
+      use_gates: false,
+      gate_scale: 0,
+      gated_layers: [],
+      gates: {},
+      _written_by: 'x',
+    };
+    expect(parse({ ...real, transformers_version: '9.0.0', ...later })).toEqual(config);
+    for (const on of [{ use_gates: true }, { gate_scale: 0.5 }, { gated_layers: [1] }]) {
+      const [name] = Object.keys(on);
+      expect(() => parse({ ...real, ...on })).toThrow(`config.json: expected no ${name}, got`);
+    }
   });
 
   it.each(['llama', 'qwen2', 'qwen3'] as const)(

@@ -7,21 +7,30 @@ import { FormatError } from '../../errors.js';
 export type ConfigFields = Readonly<Record<string, unknown>>;
 
 /**
- * Fields that change nothing here: names, dtypes, how other programs run the model, and how text is
- * generated with it.
+ * Fields that change nothing here, whatever they say: names, dtypes, how other programs run the
+ * model, and how text is generated with it.
  */
 const HARMLESS: ReadonlySet<string> = new Set([
-  ...['_name_or_path', 'torch_dtype', 'dtype', 'transformers_version'],
+  ...['torch_dtype', 'dtype', 'transformers_version', 'transformers.js_config', 'tokenizer_class'],
   ...['use_cache', 'return_dict', 'output_attentions', 'output_hidden_states', 'torchscript'],
-  ...['attn_implementation', '_attn_implementation', '_attn_implementation_autoset'],
-  ...['gradient_checkpointing', 'pretraining_tp', 'tp_plan', 'chunk_size_feed_forward'],
-  ...['is_decoder', 'is_llama_config', 'unsloth_fixed', 'unsloth_version', 'tokenizer_class'],
-  ...['unk_token_id', 'sep_token_id', 'decoder_start_token_id', 'id2label', 'label2id'],
-  ...['problem_type', 'task_specific_params', 'finetuning_task', 'transformers.js_config'],
-  ...['max_length', 'min_length', 'max_new_tokens', 'do_sample', 'temperature', 'top_k', 'top_p'],
-  ...['repetition_penalty', 'length_penalty', 'num_beams', 'early_stopping', 'typical_p'],
-  ...['num_return_sequences', 'no_repeat_ngram_size', 'suppress_tokens', 'use_bfloat16'],
+  ...['attn_implementation', 'gradient_checkpointing', 'pretraining_tp', 'tp_plan', 'is_decoder'],
+  ...['is_llama_config', 'unsloth_fixed', 'unsloth_version', 'unk_token_id', 'sep_token_id'],
+  ...['decoder_start_token_id', 'id2label', 'label2id', 'problem_type', 'task_specific_params'],
+  ...['finetuning_task', 'max_length', 'min_length', 'max_new_tokens', 'do_sample', 'use_bfloat16'],
+  ...['temperature', 'top_k', 'top_p', 'typical_p', 'repetition_penalty', 'length_penalty'],
+  ...['num_beams', 'early_stopping', 'num_return_sequences', 'no_repeat_ngram_size'],
+  ...['suppress_tokens', 'chunk_size_feed_forward'],
 ]);
+
+/**
+ * Whether a field changes nothing for what it is. A name like _commit_hash is a program's note to
+ * itself. And a field that a later version knows, such as use_gates, is off in the files of models
+ * from before it.
+ */
+function changesNothing(name: string, value: unknown): boolean {
+  const isEmpty = typeof value === 'object' && value !== null && Object.keys(value).length === 0;
+  return HARMLESS.has(name) || name.startsWith('_') || !value || isEmpty;
+}
 
 /**
  * Fields that would change the computation of any model here, each with the value under which they
@@ -49,7 +58,7 @@ export function ownFields(fields: ConfigFields, rules: FieldRules): Record<strin
   const fixed: ConfigFields = { ...FIXED, ...rules.fixed };
   const own: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(fields)) {
-    if (value === null || HARMLESS.has(name)) {
+    if (value === null) {
       continue;
     }
     if (name === 'architectures') {
@@ -60,7 +69,7 @@ export function ownFields(fields: ConfigFields, rules: FieldRules): Record<strin
       own[name] = value;
     } else if (Object.hasOwn(fixed, name)) {
       requireFixed(name, value, fixed[name]);
-    } else if (!rules.isHarmless(name, value)) {
+    } else if (!changesNothing(name, value) && !rules.isHarmless(name, value)) {
       refuse(`no ${name}`, value);
     }
   }
