@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { scanCacheDir, snapshotDownload } from '@huggingface/hub';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { CachedRepo } from '../src/hub/hub-cache.ts';
 import { type HubOptions, hubModel } from '../src/hub/hub-model.ts';
 import { hubNameOf, parseHubName } from '../src/hub/hub-name.ts';
 import { findModelDirectory } from '../src/model/model-directory.ts';
@@ -118,6 +119,31 @@ it('names an index in the cache that nobody can read', async () => {
   await expect(find(`${REPO}@${commit}`)).rejects.toThrow(
     /index\.json: expected JSON with the files of a model's weights .* Remove that file/,
   );
+});
+
+it('reads a cache that another user writes, and says what to do where a model is missing', async () => {
+  const old = hub.push(REPO, { files: FILES });
+  const found = await find(REPO);
+  hub.push(REPO, { files: { ...FILES, 'config.json': '{}' } });
+  const denied = Object.assign(new Error('EACCES'), {
+    code: 'EACCES',
+    errno: -13,
+    syscall: 'open',
+  });
+  const writing = vi.spyOn(CachedRepo.prototype, 'setCommit').mockImplementation(() => {
+    throw denied;
+  });
+  await expect(find(REPO)).rejects.toThrow(
+    /--model: the model is not whole in the cache .* can't be written \(permission denied\)\. Set HF_HOME/,
+  );
+  await expect(find(`${REPO}@${old}`)).resolves.toBe(found);
+  writing.mockRestore();
+  const moved = await find(REPO);
+  vi.spyOn(CachedRepo.prototype, 'setCommit').mockImplementation(() => {
+    throw denied;
+  });
+  rmSync(join(cache(), 'models--ocean--whale', 'refs'), { recursive: true });
+  await expect(find(REPO)).resolves.toBe(moved);
 });
 
 it('takes the shards that an index names', async () => {

@@ -2,6 +2,7 @@
 
 import { expect, it } from 'vitest';
 import { failureOf } from '../src/errors.js';
+import { namingDisk } from '../src/files/disk-room.js';
 import { describeFailure } from '../src/launch/rank-failure.js';
 
 /** What Node throws where a file of the trainer itself is one too many. */
@@ -24,5 +25,13 @@ it('the limit of open files is what a rank asks to have raised', () => {
   expect(describeFailure(tooMany())).toEqual({
     kind: 'failed',
     message: `EMFILE: too many open files, open '/app/dist/chunk.js'. ${HINT}`,
+  });
+});
+
+it('a file that is written and that the system can make no larger is named', () => {
+  const error = { code: 'EFBIG', errno: -27, syscall: 'write', message: 'EFBIG' };
+  expect(failureOf(namingDisk(error, '/on/fat/model'))).toEqual({
+    exitCode: 1,
+    failure: `/on/fat/model can't be used (file too large). Give another path, or the right to read and write this one.`,
   });
 });

@@ -40,11 +40,14 @@ export function isDiskFull(error: unknown): boolean {
 
 /**
  * The error of a disk without room as one that names the path and the bytes, because the system's
- * own names neither; any other error as it is.
+ * own names neither; any other error as it is, with the path where the system has named none.
  */
 export function namingDisk(error: unknown, path: string, neededBytes?: number): unknown {
   if (!isDiskFull(error)) {
-    return error;
+    const system = error as NodeJS.ErrnoException;
+    return system.syscall !== undefined && system.path === undefined
+      ? Object.assign(system, { path })
+      : error;
   }
   const cause = error instanceof DiskFullError ? error.cause : error;
   return new DiskFullError({ path, neededBytes, freeBytes: freeBytes(path) }, { cause });

@@ -56,6 +56,17 @@ export class CachedRepo {
     return isCommit(commit) ? commit : undefined;
   }
 
+  /** As setCommit, where the model is whole, for a cache that may be another user's to write. */
+  noteCommit(revision: string | undefined, commit: string): void {
+    try {
+      if (this.commitOf(revision) !== commit) {
+        this.setCommit(revision, commit);
+      }
+    } catch {
+      // Who may not write there finds the commit again by asking.
+    }
+  }
+
   /** Remembers the commit of a branch or tag. Readers of the cache want its snapshot to exist. */
   setCommit(revision: string | undefined, commit: string): void {
     makeDirectory(this.snapshot(commit));

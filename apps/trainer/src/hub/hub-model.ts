@@ -11,6 +11,7 @@ import { lockDirectory, nodeFiles, type OwnerLock } from '@shardweave/shard-stor
 import { DiskFullError, UsageError } from '../errors.js';
 import { freeBytes } from '../files/disk-room.js';
 import { makeDirectory } from '../files/make-directory.js';
+import { describeSystemError } from '../system-error.js';
 import { bytesThere, downloadBlob } from './download-blob.js';
 import { CachedRepo, isLacking } from './hub-cache.js';
 import { HubClient, type HubFile } from './hub-client.js';
@@ -66,12 +67,28 @@ export async function hubModel(name: HubName, options: HubOptions = {}): Promise
     return found;
   }
   const path = cached.snapshot(commit);
-  if (!isWhole(path, options)) {
+  if (isWhole(path, options)) {
+    cached.noteCommit(name.revision, commit);
+    return path;
+  }
+  try {
     await using _lock = await lockRepo(cached, { name, ...options });
     await download({ repo: name.repo, revision: commit }, { client, cached, ...options });
+    cached.setCommit(name.revision, commit);
+  } catch (error) {
+    throw DENIED.has((error as NodeJS.ErrnoException).code) ? deniedError(error, settings) : error;
   }
-  cached.setCommit(name.revision, commit);
   return path;
+}
+
+/** What the system says of the directory of another user, and of a disk that is only read. */
+const DENIED: ReadonlySet<unknown> = new Set(['EACCES', 'EPERM', 'EROFS']);
+
+function deniedError(cause: unknown, { cache }: HubSettings): UsageError {
+  return new UsageError(
+    `--model: the model is not whole in the cache ${cache}, which can't be written (${describeSystemError(cause)}). Set HF_HOME to a directory of yours, or name a model's directory.`,
+    { cause },
+  );
 }
 
 /** The model as the cache has it; undefined where something that the command needs is missing. */
