@@ -28,6 +28,25 @@ function expectCounts(options: SamplingOptions, weights: readonly number[]): voi
   }
 }
 
+/** Draws as drawToken does, with all tokens in order. */
+function drawBySort(
+  logits: Float32Array,
+  uniform: number,
+  { temperature, topK, topP, minP }: { readonly [name in keyof SamplingOptions]-?: number },
+): number {
+  const order = [...logits.keys()].sort((a, b) => logits[b]! - logits[a]! || a - b).slice(0, topK);
+  const weights = order.map((token) => {
+    const below = logits[token]! - logits[order[0]!]!;
+    return below === 0 || Number.isNaN(below) ? 1 : Math.exp(below / temperature);
+  });
+  const sum = (all: readonly number[]) => all.reduce((a, b) => a + b, 0);
+  const isKept = (weight: number, i: number) =>
+    i === 0 || (weight >= minP && (topP === 1 || sum(weights.slice(0, i)) < topP * sum(weights)));
+  const kept = weights.filter(isKept);
+  const at = kept.findIndex((_, i) => sum(kept.slice(0, i + 1)) > uniform * sum(kept));
+  return order[at]!;
+}
+
 describe('drawToken', () => {
   it.each<[string, SamplingOptions, number[]]>([
     ['as probable as they are', {}, [0.1, 0.4, 0.2, 0.3]],
@@ -75,6 +94,30 @@ describe('drawToken', () => {
     const sure = Float32Array.from([1, Number.POSITIVE_INFINITY]);
     expect(counts({}, sure)).toEqual([0, 1000]);
     expect(drawToken(LOGITS, 1 - 2 ** -53, { topK: 2 })).toBe(3);
+  });
+
+  it('draws what a sort of all tokens would', () => {
+    let state = 1;
+    const random = () => {
+      state = (state * 1664525 + 1013904223) >>> 0;
+      return state / 2 ** 32;
+    };
+    for (let i = 0; i < 600; i++) {
+      const spread = [0.01, 1, 5, 30][i % 4]!;
+      const round = i % 3 === 0 ? Math.round : (x: number) => x; // many are equal
+      const logits = Float32Array.from({ length: 1 + (i % 200) }, () =>
+        random() < 0.02 ? Number.NEGATIVE_INFINITY : round((random() + random() - 1) * 3 * spread),
+      );
+      const options = {
+        temperature: [1, 0.7, 2, 0.1][(i >> 2) % 4]!,
+        topK: i % 2 === 0 ? logits.length : 1 + Math.floor(random() * 60),
+        topP: i % 5 < 3 ? 1 : 0.05 + 0.95 * random(),
+        minP: i % 7 < 4 ? 0 : 0.3 * random(),
+      };
+      const uniform = random();
+      const about = JSON.stringify({ logits: [...logits], uniform, options });
+      expect(drawToken(logits, uniform, options), about).toBe(drawBySort(logits, uniform, options));
+    }
   });
 
   it('refuses logits that are not numbers', () => {
