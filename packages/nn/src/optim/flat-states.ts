@@ -38,8 +38,8 @@ export class FlatStates {
    * The state of a flat with all the tensors that it needs at present. Missing ones are made and
    * hold zeros.
    */
-  ensure(flat: Tensor): FlatState {
-    const plan = this.#options.planOf(flat)!;
+  ensure(plan: FlatPlan): FlatState {
+    const { flat } = plan;
     const resting = this.restingOf(flat);
     let state = this.#states.get(flat);
     if (state === undefined) {
@@ -69,7 +69,7 @@ export class FlatStates {
       return undefined;
     }
     const resting = this.restingOf(flat);
-    const { runs, tensors } = this.ensure(flat);
+    const { runs, tensors } = this.ensure(this.#planOf(flat));
     const reads = [...tensors].map(async ([name, { storage }]) => {
       return [name, await (resting?.read(name) ?? storage.read())] as const;
     });
@@ -84,7 +84,7 @@ export class FlatStates {
   async pin(flat: Tensor): Promise<ReadonlyMap<string, PinnedBytes | undefined>> {
     const hasRuns = (await this.runs(flat)).length > 0;
     const resting = this.restingOf(flat);
-    const names = hasRuns ? [...this.ensure(flat).tensors.keys()] : [];
+    const names = hasRuns ? [...this.ensure(this.#planOf(flat)).tensors.keys()] : [];
     const stored = names.filter((name) => resting!.has(name));
     return new Map(
       await Promise.all(stored.map(async (name) => [name, await resting!.pin(name)] as const)),
@@ -94,7 +94,7 @@ export class FlatStates {
   /** Replaces the state of a flat. The arrays are the caller's again when the promise resolves. */
   async write(flat: Tensor, { runs, tensors }: FlatStateBytes): Promise<void> {
     await atRest(flat);
-    const state = this.ensure(flat);
+    const state = this.ensure(this.#planOf(flat));
     const names = [...state.tensors.keys()];
     const resting = this.restingOf(flat);
     state.runs = runs.map((run) => {
@@ -144,7 +144,8 @@ export class FlatStates {
       }
     }
     const old = new Set(this.#states.keys());
-    for (const { flat, members } of after) {
+    for (const plan of after) {
+      const { flat, members } = plan;
       if (old.delete(flat)) {
         continue;
       }
@@ -163,7 +164,7 @@ export class FlatStates {
           'optimizer: expected parameters to be sharded before the first step, but their state cannot follow them. Save a state dict first and load it after wrapping.',
         );
       }
-      const state = this.ensure(flat);
+      const state = this.ensure(plan);
       for (const { member, source } of found) {
         copyState(source, member, state);
       }
@@ -186,9 +187,13 @@ export class FlatStates {
     }
   }
 
+  #planOf(flat: Tensor): FlatPlan {
+    return this.#options.planOf(flat)!;
+  }
+
   #signatureOf(flat: Tensor): StateSignature {
     const ranges: [start: number, length: number, group: number][] = [];
-    for (const { start, length, group } of this.#options.planOf(flat)!.members) {
+    for (const { start, length, group } of this.#planOf(flat).members) {
       const last = ranges.at(-1);
       if (last !== undefined && last[2] === group && last[0] + last[1] === start) {
         last[1] += length;

@@ -82,7 +82,7 @@ export class FlatStepper<Options> {
     groups: readonly OptimizerGroup<Options>[],
     moving: ReadonlySet<Tensor>,
   ): PlannedStep<Options> {
-    const state = this.states.ensure(plan.flat);
+    const state = this.states.ensure(plan);
     const numbers = new Map<string, number>();
     const distinct: StepGroup<Options>[] = [];
     const progress = new Map<Tensor, Progress>();

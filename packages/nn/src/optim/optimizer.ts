@@ -47,7 +47,7 @@ const STEP_RULES: OptionRules<StepOptions> = {
 export abstract class Optimizer<Options extends object> {
   readonly groups: readonly OptimizerGroup<Options>[];
   readonly #states: FlatStates;
-  #plans: readonly FlatPlan[] = [];
+  #plans: ReadonlyMap<Tensor, FlatPlan> = new Map();
   /** Each parameter's piece at the time when the plans were made; another one makes them stale. */
   #planned: readonly unknown[] | undefined;
   readonly #resident: ResidentSteps<Options>;
@@ -60,7 +60,7 @@ export abstract class Optimizer<Options extends object> {
     this.#states = new FlatStates({
       owner: this,
       kind: () => this.kind,
-      planOf: (flat) => this.#plan().find((plan) => plan.flat === flat),
+      planOf: (flat) => this.#plan().get(flat),
       namesFor: ({ members }) => [
         ...new Set(members.flatMap(({ group }) => this.stateNamesOf(this.groups[group]!))),
       ],
@@ -123,7 +123,7 @@ export abstract class Optimizer<Options extends object> {
   async step(options: StepOptions = {}): Promise<void> {
     checkOptions('optimizer.step', options, STEP_RULES);
     this.#checkGroups(this.groups);
-    const plans = this.#plan();
+    const plans = [...this.#plan().values()];
     const leave = occupy(plans, 'optimizer.step');
     const step = this.#stored.finish() ?? this.#stepPlans(plans, options);
     return step.then(() => this.#stored.forget()).finally(leave);
@@ -233,7 +233,7 @@ export abstract class Optimizer<Options extends object> {
     named: Iterable<readonly [string, Tensor]>,
   ): Promise<OptimizerStateDict<Options>> {
     const names = namesOf(this.parameters(), named);
-    const plans = this.#plan();
+    const plans = [...this.#plan().values()];
     const leave = occupy(plans, 'optimizer.stateDict');
     const states = plans.map(async ({ flat, members }) => {
       const state = await this.readFlatState(flat);
@@ -263,7 +263,7 @@ export abstract class Optimizer<Options extends object> {
     named: Iterable<readonly [string, Tensor]>,
   ): Promise<void> {
     const names = namesOf(this.parameters(), named);
-    const plans = this.#plan();
+    const plans = [...this.#plan().values()];
     checkStates('optimizer.loadStateDict', dict.state, names);
     const loaded = this.groupsFrom(dict.paramGroups, names, {
       operation: 'optimizer.loadStateDict',
@@ -298,17 +298,18 @@ export abstract class Optimizer<Options extends object> {
     this.dispose();
   }
 
-  /** The plan of flats, made anew where parameters were wrapped or packed after the last one. */
-  #plan(): readonly FlatPlan[] {
+  /** The plans by flat, made anew where parameters were wrapped or packed after the last one. */
+  #plan(): ReadonlyMap<Tensor, FlatPlan> {
     const params = this.parameters();
     if (this.#planned?.every((piece, i) => params[i]!.piece === piece)) {
       return this.#plans;
     }
     const [before, planned] = [this.#plans, this.#planned];
-    this.#plans = planFlats(this.groups);
+    const plans = planFlats(this.groups);
+    this.#plans = new Map(plans.map((plan) => [plan.flat, plan]));
     this.#planned = params.map(({ piece }) => piece);
     try {
-      this.#states.move(before, this.#plans);
+      this.#states.move([...before.values()], plans);
     } catch (error) {
       [this.#plans, this.#planned] = [before, planned]; // so that the next call throws again
       throw error;

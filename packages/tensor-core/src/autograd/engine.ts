@@ -9,9 +9,9 @@ import { DTypeError, GraphError, ShapeError, StateError } from '../errors.js';
 import { cast } from '../ops/cast.js';
 import { isSameShape, shapeText } from '../ops/checks.js';
 import { add } from '../ops/elementwise.js';
+import { PriorityQueue } from '../priority-queue.js';
 import type { Shape, Tensor } from '../tensor.js';
 import { type Edge, type GraphNode, type NodeOutput, releasedError } from './node.js';
-import { NodeQueue } from './node-queue.js';
 import { RunningPass, restoreAfter, settle, tellSinks } from './pass.js';
 
 /** Runs the backward passes of one device. */
@@ -123,7 +123,7 @@ export class Engine {
     options: { retainGraph?: boolean | undefined; gradient?: Tensor | undefined },
     pass: RunningPass,
   ): Promise<void> {
-    const queue = new NodeQueue();
+    const queue = new PriorityQueue<GraphNode>(({ id }) => id); // the last that was created
     const gradients = new Map<GraphNode, (Tensor | undefined)[]>();
     const rootSlots = slots(rootNode);
     rootSlots[index] = this.#seed(root, options.gradient);
@@ -176,7 +176,7 @@ export class Engine {
     node: GraphNode,
     incoming: readonly (Tensor | undefined)[],
     pass: RunningPass,
-    queue: NodeQueue,
+    queue: PriorityQueue<GraphNode>,
     gradients: Map<GraphNode, (Tensor | undefined)[]>,
   ): Promise<void> {
     const distribute = (results: readonly (Tensor | undefined)[]) => {
@@ -196,6 +196,8 @@ export class Engine {
           slot[edge.index] = accumulate(slot[edge.index], gradient);
         }
       });
+      // The last result over each storage: cat's are all views of one.
+      const lasts = new Map(results.map((result, i) => [result?.storage, i]));
       // Leaves come last, because a leaf may adopt a gradient as its own only if no slot has
       // retained it.
       node.edges.forEach((edge, i) => {
@@ -207,7 +209,7 @@ export class Engine {
           pass.arrived(edge.leaf);
           return;
         }
-        const isShared = results.some((other, j) => j > i && other?.storage === gradient.storage);
+        const isShared = lasts.get(gradient.storage)! > i;
         deliver(edge.leaf, gradient, pass, { isShared });
       });
       for (const leaf of node.hiddenLeaves) {

@@ -5,6 +5,7 @@
 
 import type { Backend } from '../backend.js';
 import { LimitError, OutOfMemoryError, StateError } from '../errors.js';
+import { PriorityQueue } from '../priority-queue.js';
 import type { BackendBuffer } from '../view.js';
 
 const SMALL_STEP = 256; // the binding alignment; finer classes would save nothing
@@ -23,8 +24,8 @@ export function sizeClass(byteLength: number): number {
 /** The buffers that one device has from its backend. */
 export class Pool {
   readonly #backend: Backend;
-  /** The free buffers of each size class, with the oldest last. */
-  readonly #free = new Map<number, BackendBuffer[]>();
+  /** The free buffers of each size class, the oldest first. */
+  readonly #free = new Map<number, PriorityQueue<BackendBuffer>>();
   /** The size class of every buffer, in use and free. */
   readonly #classes = new Map<BackendBuffer, number>();
   /** The limit that was set as `limitBytes`. */
@@ -154,12 +155,18 @@ export class Pool {
         { requestedBytes: bytes, limitBytes: this.limitBytes },
       );
     }
+    const isShort = () => this.#reservedBytes + bytes > this.limitBytes;
     const sizes = [...this.#free.keys()].sort((a, b) => b - a);
     for (const size of sizes) {
-      const list = this.#free.get(size)!;
-      while (list.length > 0 && this.#reservedBytes + bytes > this.limitBytes) {
-        this.#drop(list.shift()!);
+      if (!isShort()) {
+        return;
       }
+      const free = [...this.#free.get(size)!.items].sort((a, b) => a.id - b.id);
+      while (free.length > 0 && isShort()) {
+        this.#drop(free.pop()!);
+      }
+      this.#free.delete(size);
+      free.map((buffer) => this.#keep(buffer, size));
     }
   }
 
@@ -175,19 +182,19 @@ export class Pool {
       this.#drop(buffer);
       return;
     }
-    const list = this.#free.get(bytes) ?? [];
-    this.#free.set(bytes, list);
-    let at = list.length;
-    while (at > 0 && list[at - 1]!.id < buffer.id) {
-      at -= 1;
-    }
-    list.splice(at, 0, buffer);
+    this.#keep(buffer, bytes);
+  }
+
+  #keep(buffer: BackendBuffer, bytes: number): void {
+    const queue = this.#free.get(bytes) ?? new PriorityQueue<BackendBuffer>(({ id }) => -id);
+    this.#free.set(bytes, queue);
+    queue.push(buffer);
   }
 
   /** Gives free buffers back to the backend. */
   trim(): void {
-    for (const list of this.#free.values()) {
-      for (const buffer of list) {
+    for (const { items } of this.#free.values()) {
+      for (const buffer of items) {
         this.#drop(buffer);
       }
     }

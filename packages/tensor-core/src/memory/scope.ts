@@ -87,10 +87,11 @@ export class ScopeStack {
     const outer = this.current;
     const survivors = tensorsIn(result);
     moveNodes(scope, outer, survivors);
+    // A kept tensor holds its storage itself, so it needs nothing from the scope. The scope's one
+    // hold passes on once, to the scope around it or to the first of the tensors that are left.
+    const unkept = groupByStorage(survivors.filter((tensor) => !tensor.isKept));
     for (const storage of scope.storages) {
-      // A kept tensor holds its storage itself, so it needs nothing from the scope. The scope's one
-      // hold passes on once, to the scope around it or to the first of the tensors that are left.
-      const heirs = survivors.filter((tensor) => tensor.storage === storage && !tensor.isKept);
+      const heirs = unkept.get(storage) ?? [];
       if (heirs.length === 0 || outer?.storages.has(storage) === true) {
         storage.release();
       } else if (outer !== undefined) {
@@ -117,6 +118,19 @@ export class ScopeStack {
       storage.release();
     }
   }
+}
+
+function groupByStorage(tensors: readonly Tensor[]): ReadonlyMap<Storage, readonly Tensor[]> {
+  const groups = new Map<Storage, Tensor[]>();
+  for (const tensor of tensors) {
+    const group = groups.get(tensor.storage);
+    if (group === undefined) {
+      groups.set(tensor.storage, [tensor]);
+    } else {
+      group.push(tensor);
+    }
+  }
+  return groups;
 }
 
 /** All tensors in a value: the value itself, or what arrays, maps, sets and objects in it have. */
