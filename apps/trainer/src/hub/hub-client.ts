@@ -6,6 +6,7 @@ import { TrainerError, UsageError } from '../errors.js';
 import { HubUnreachableError } from './hub-errors.js';
 import { isCommit } from './hub-name.js';
 import type { HubSettings } from './hub-settings.js';
+import { WatchedBlob } from './watched-blob.js';
 
 /** A file of a repository. */
 export interface HubFile {
@@ -19,8 +20,24 @@ export interface HubClientOptions {
   readonly signal?: AbortSignal | undefined;
   /** Called with sentences about waits. */
   readonly onNote?: ((text: string) => void) | undefined;
+  /** Called with bytes of requests as they are sent; negative where they have to be sent again. */
+  readonly onSent?: ((bytes: number) => void) | undefined;
   /** The time before a request is made again, and a connection counts as dead. Default 1 s. */
   readonly pauseMs?: number | undefined;
+}
+
+/** What a call of the library is given, so that its requests are made here. */
+export interface HubCalls {
+  readonly hubUrl: string;
+  readonly fetch: typeof fetch;
+}
+
+/** What a call of the library is about. */
+export interface HubQuestion {
+  /** The repository, or whatever else the Hub is asked about. */
+  readonly about: string;
+  /** The error of an answer that would be the same the next time. */
+  readonly refuse: (response: Response) => TrainerError | Promise<TrainerError>;
 }
 
 const TRIES = 4;
@@ -31,6 +48,8 @@ const MOST_WAIT_SECONDS = 90;
 const DEAD_PAUSES = 30;
 /** There is no such server, or it does not listen: not what a moment changes. */
 const NO_WAY: ReadonlySet<string> = new Set(['ENOTFOUND', 'ECONNREFUSED', 'EAI_AGAIN']);
+/** What may have been done though its answer was lost is not asked for again. */
+const ONCE = /\/api\/(repos\/create|models\/.+\/commit\/)/;
 const ETAG = /^[0-9a-f]{40,64}$/;
 const NAME = /^[^/\\]+$/;
 
@@ -49,8 +68,7 @@ export class HubClient {
    * @throws {HubUnreachableError} where the Hub doesn't answer
    */
   async commitOf(repo: string, revision = 'main'): Promise<string> {
-    return await this.#asking(repo, revision, async () => {
-      const calls = this.#calls(repo, revision);
+    return await this.ask(this.#reading(repo, revision), async (calls) => {
       const { sha } = await modelInfo({
         name: repo,
         revision,
@@ -66,9 +84,8 @@ export class HubClient {
 
   /** The files of a commit at its top level. Throws as commitOf does. */
   async filesOf(repo: string, commit: string): Promise<readonly HubFile[]> {
-    return await this.#asking(repo, commit, async () => {
+    return await this.ask(this.#reading(repo, commit), async (calls) => {
       const files: HubFile[] = [];
-      const calls = this.#calls(repo, commit);
       for await (const { type, path, size, lfs, oid = '' } of listFiles({
         repo,
         revision: commit,
@@ -105,7 +122,7 @@ export class HubClient {
         headers: { range: `bytes=${from}-${end === undefined ? '' : end - 1}` },
         signal: dead.signal,
       },
-      { repo, revision: commit },
+      this.#reading(repo, commit),
     );
     const isRange = response.status === 206;
     return { from: isRange ? from : 0, pieces: this.#pieces(response, dead) };
@@ -137,23 +154,30 @@ export class HubClient {
     return DEAD_PAUSES * this.#pauseMs;
   }
 
-  /** The options of the library's calls. The token travels in `fetch`, whatever its form. */
-  #calls(repo: string, revision: string) {
-    const call = (url: string | URL | Request, init: RequestInit = {}) =>
-      this.#request(String(url), init, { repo, revision });
-    return { hubUrl: this.#settings.endpoint, fetch: call as typeof fetch };
+  #reading(repo: string, revision: string): HubQuestion {
+    const refuse = (response: Response) => this.#refusal(response, { repo, revision });
+    return { about: `${repo}@${revision}`, refuse };
   }
 
-  /** Runs a call of the library; an answer that is not what it should be is the Hub's. */
-  async #asking<T>(repo: string, revision: string, ask: () => Promise<T>): Promise<T> {
+  /**
+   * Runs a call of the library; an answer that is not what it should be is the Hub's. The token
+   * travels in `fetch`, whatever its form.
+   * @throws what `question.refuse` makes of an answer
+   * @throws {HubUnreachableError} where the Hub doesn't answer
+   */
+  async ask<T>(question: HubQuestion, run: (calls: HubCalls) => Promise<T>): Promise<T> {
+    const { endpoint } = this.#settings;
+    const call = (url: string | URL | Request, init: RequestInit = {}) =>
+      this.#request(String(url), init, question);
     try {
-      return await ask();
+      return await run({ hubUrl: endpoint, fetch: call as typeof fetch });
     } catch (cause) {
-      if (cause instanceof TrainerError || this.#options.signal?.aborted === true) {
+      this.#options.signal?.throwIfAborted();
+      if (cause instanceof TrainerError || (cause as NodeJS.ErrnoException).syscall !== undefined) {
         throw cause;
       }
       throw new HubUnreachableError(
-        `${this.#settings.endpoint} answered about ${repo}@${revision} what is no answer of the Hub (${(cause as Error).message}).`,
+        `${endpoint} answered about ${question.about} what is no answer of the Hub (${(cause as Error).message}).`,
         { cause },
       );
     }
@@ -163,42 +187,44 @@ export class HubClient {
   async #request(
     url: string,
     init: RequestInit,
-    about: { readonly repo: string; readonly revision: string },
+    { refuse }: Pick<HubQuestion, 'refuse'>,
   ): Promise<Response> {
-    const { signal } = this.#options;
-    const settings = this.#settings;
+    const { signal, onSent } = this.#options;
+    const { token, endpoint } = this.#settings;
     const headers = new Headers(init.headers);
-    if (settings.token !== undefined) {
-      headers.set('authorization', `Bearer ${settings.token}`);
+    // Large files go to another origin, by addresses that are secrets themselves.
+    if (token !== undefined && new URL(url).origin === new URL(endpoint).origin) {
+      headers.set('authorization', `Bearer ${token}`);
     }
-    for (let left = TRIES - 1; ; left--) {
+    for (let left = ONCE.test(url) ? 0 : TRIES - 1; ; left--) {
       signal?.throwIfAborted();
       const headersCome = new AbortController();
       const timer = setTimeout(() => headersCome.abort(), this.#deadMs);
       const ends = [headersCome.signal, signal, init.signal].filter((end) => end != null);
-      const response = await fetch(url, { ...init, headers, signal: AbortSignal.any(ends) })
+      let sent = 0;
+      const body = watched(init.body, (bytes) => {
+        timer.refresh();
+        sent += bytes;
+        onSent?.(bytes);
+      });
+      const response = await fetch(url, { ...init, headers, body, signal: AbortSignal.any(ends) })
         .catch((error: Error) => error)
         .finally(() => clearTimeout(timer));
       signal?.throwIfAborted();
       if (response instanceof Response && response.ok) {
         return response;
       }
-      const pauseMs = this.#pauseBefore(response, { left, about });
+      onSent?.(-sent);
+      const pauseMs = this.#pauseBefore(response, left);
+      if (pauseMs === undefined) {
+        throw await refuse(response as Response);
+      }
       await wait(pauseMs, undefined, { signal });
     }
   }
 
-  /** How long to wait before the request is made again. */
-  #pauseBefore(
-    response: Response | Error,
-    {
-      left,
-      about,
-    }: {
-      readonly left: number;
-      readonly about: { readonly repo: string; readonly revision: string };
-    },
-  ): number {
+  /** How long to wait before the request is made again; undefined for an answer that stays. */
+  #pauseBefore(response: Response | Error, left: number): number | undefined {
     const { endpoint } = this.#settings;
     if (response instanceof Error) {
       if (left > 0 && !NO_WAY.has(reasonOf(response))) {
@@ -224,7 +250,7 @@ export class HubClient {
       }
       throw new HubUnreachableError(`${endpoint} answers ${response.status}. Try again later.`);
     }
-    throw this.#refusal(response, about);
+    return undefined;
   }
 
   /** The error of an answer that would be the same the next time. */
@@ -256,6 +282,14 @@ export class HubClient {
     }
     return new UsageError(`--model: ${endpoint} refuses ${repo} (${status}).`);
   }
+}
+
+/** A body whose bytes are told as they are sent; one that is none stays as it is. */
+function watched(body: RequestInit['body'], onBytes: (bytes: number) => void) {
+  if (typeof body === 'string') {
+    return new WatchedBlob(new Blob([body]), onBytes);
+  }
+  return body instanceof Blob ? new WatchedBlob(body, onBytes) : (body ?? null);
 }
 
 /** Why a request has failed, as the system names it. */
