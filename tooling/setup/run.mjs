@@ -47,6 +47,7 @@ const SHARDWEAVE = [
   'convert',
   'merge',
   'gguf',
+  'push',
   'report',
 ];
 

@@ -7,6 +7,8 @@ import { expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { COMMANDS } from '../src/commands/command-table.js';
 import { buildCommand } from './support/build-command.js';
+import { PlayedHub } from './support/hub-server.ts';
+import { PlayedUploads } from './support/hub-uploads.ts';
 import { runCli } from './support/run-cli.js';
 import { ROOT } from './support/run-flags.js';
 
@@ -71,10 +73,14 @@ it('the examples of --help do what they say', async () => {
   cpSync(path('made/model'), path('DIR'), { recursive: true });
 
   const entry = await buildCommand('examples-test');
+  await using hub = await PlayedHub.open();
+  await using uploads = await PlayedUploads.open(hub);
+  uploads.accounts.set('secret', { name: 'me' });
+  const env = { HF_ENDPOINT: hub.endpoint, HF_TOKEN: 'secret', HF_HUB_OFFLINE: '' };
   let numRun = 0;
   for (const { name, load } of COMMANDS.filter(({ name }) => name !== 'plan')) {
     for (const { line } of (await load()).examples) {
-      const { code, out, err } = await runCli(small(line), { input: 'Hi\n', entry });
+      const { code, out, err } = await runCli(small(line), { input: 'Hi\n', entry, env });
       expect({ code, err }, line).toEqual({ code: 0, err: '' });
       expect(out !== '' || line.includes('--quiet') || name === 'train', line).toBe(true);
       numRun += 1;

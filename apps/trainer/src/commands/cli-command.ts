@@ -11,6 +11,8 @@ export interface CommandContext extends Pick<TerminalOptions, 'out' | 'err' | 'e
   readonly args: readonly string[];
   /** The script of the binary, which rank processes, threads and probes run. */
   readonly entry: string;
+  /** The version of this program. */
+  readonly version: string;
   /**
    * Returns what asks the command to end. Until it is called, signals end the process by
    * themselves; a command that does not look at them must not call it.

@@ -57,6 +57,11 @@ export const COMMANDS: readonly CommandEntry[] = [
     load: async () => (await import('./gguf.js')).gguf,
   },
   {
+    name: 'push',
+    summary: 'upload what a run has left to the Hugging Face Hub, with a card',
+    load: async () => (await import('./push.js')).push,
+  },
+  {
     name: 'doctor',
     summary: 'what this machine offers, and what is missing',
     load: async () => (await import('./doctor.js')).doctor,

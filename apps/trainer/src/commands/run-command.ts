@@ -9,9 +9,7 @@ import type { CommandContext } from './cli-command.js';
 import { COMMANDS, type CommandEntry } from './command-table.js';
 
 /** Runs the command that the arguments begin with. */
-export async function runCommand(
-  context: CommandContext & { readonly version: string },
-): Promise<number> {
+export async function runCommand(context: CommandContext): Promise<number> {
   const args = withoutHelp(context.args);
   const [name] = args;
   try {

@@ -25,7 +25,7 @@ import { TOKENIZER_FILE, type Tokenizer } from './tokenizer.js';
 
 const TEMPLATE_FILE = 'chat_template.jinja';
 /** The files that a trained model is given, too. */
-const FILES = [
+export const TOKENIZER_FILES = [
   TOKENIZER_FILE,
   'tokenizer_config.json',
   'generation_config.json',
@@ -58,7 +58,7 @@ export async function openHubTokenizer(directory: string): Promise<Tokenizer> {
 /** The files of the tokenizer in a model directory, of which a trained model gets copies. */
 export async function tokenizerFiles(directory: string): Promise<readonly FilePieces[]> {
   const files = await Promise.all(
-    FILES.map(async (name) => {
+    TOKENIZER_FILES.map(async (name) => {
       const path = join(directory, name);
       const found = await stat(path).catch((error: NodeJS.ErrnoException) => {
         if (error.code !== 'ENOENT') {

@@ -113,6 +113,8 @@ export const oneOf = <const T extends readonly string[]>(values: T): FlagKind<T[
 export const file = textual(z.string().min(1), 'a path');
 /** Paths beside the flags. */
 export const files = textual<readonly string[]>(z.array(file.schema).min(1), 'paths');
+/** A path that may be given several times. */
+export const paths: FlagKind<readonly string[]> = { ...files, isRepeated: true };
 /** A path that may be left out, which is true. */
 export const fileOrNone = textual(z.union([z.literal(true), file.schema]), 'a path, or none');
 

@@ -26,8 +26,11 @@ export function reportOf(directories: readonly string[]): string {
   return withData({ runs });
 }
 
-/** The records of a run. A line that a killed run has not finished is left out. */
-function readRun(directory: string): RunRecord[] {
+/**
+ * The records of a run. A line that a killed run has not finished is left out.
+ * @throws {UsageError} where the directory holds no run
+ */
+export function readRun(directory: string): RunRecord[] {
   const metrics = join(directory, RUN_FILES.metrics);
   if (!existsSync(metrics)) {
     throw new UsageError(

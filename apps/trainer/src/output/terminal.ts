@@ -90,6 +90,11 @@ export class Terminal {
     this.#bytes(name, done, total);
   }
 
+  /** Shows how many bytes of what is pushed have been sent, as tokenizing does. */
+  uploading(name: string, done: number, total: number): void {
+    this.#bytes(`to ${name}`, done, total);
+  }
+
   #bytes(name: string, done: number, total: number): void {
     const what = `${formatBytes(done)} of ${formatBytes(total)} | ${name}`;
     this.#progress(what, done, total);

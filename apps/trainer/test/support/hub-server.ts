@@ -10,6 +10,8 @@ export interface PlayedModel {
   readonly token?: string;
   /** Whether its terms are still to be accepted. */
   readonly isGated?: boolean;
+  /** Other fields of what the API tells of it. */
+  readonly info?: Readonly<Record<string, unknown>>;
 }
 
 /** The bytes of a piece where a server sends with a pace. */
@@ -39,6 +41,8 @@ export class PlayedHub implements AsyncDisposable {
   ignoresRanges = false;
   /** Turns a byte of each content over. */
   corrupts = false;
+  /** Answers requests of other kinds; returns whether this is one. */
+  alsoAnswers: ((request: IncomingMessage, response: ServerResponse) => boolean) | undefined;
 
   private constructor() {
     this.#server = createServer((request, response) => this.#answer(request, response));
@@ -65,6 +69,12 @@ export class PlayedHub implements AsyncDisposable {
     return commit;
   }
 
+  /** The newest commit of a model, with its number. */
+  newest(repo: string) {
+    const commits = this.#models.get(repo) ?? [];
+    return { ...commits.at(-1), count: commits.length };
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     for (const server of [this.#server, this.#files]) {
       server.closeAllConnections();
@@ -78,6 +88,9 @@ export class PlayedHub implements AsyncDisposable {
     const forced = this.answers.shift();
     if (forced !== undefined) {
       response.writeHead(forced.status, forced.headers).end();
+      return;
+    }
+    if (this.alsoAnswers?.(request, response) === true) {
       return;
     }
     const [api, file] = [
@@ -97,7 +110,8 @@ export class PlayedHub implements AsyncDisposable {
     if (entry === undefined) {
       response.writeHead(404, { 'x-error-code': 'RevisionNotFound' }).end();
     } else if (api?.[2] === 'revision') {
-      response.end(JSON.stringify({ _id: '1', id: repo, modelId: repo, sha: entry.commit }));
+      const ids = { _id: '1', id: repo, modelId: repo, sha: entry.commit };
+      response.end(JSON.stringify({ ...ids, ...entry.model.info }));
     } else if (entry.model.isGated) {
       response.writeHead(403, { 'x-error-code': 'GatedRepo' }).end();
     } else if (api !== null) {

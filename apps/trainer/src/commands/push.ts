@@ -1,0 +1,201 @@
+// The command `push`: uploads what a run has left to a repository of the Hugging Face Hub, with a
+// card that tells how it came about.
+
+import { createInterface } from 'node:readline';
+import { TrainerError, UsageError } from '../errors.js';
+import { flag, needed, type ValuesOf } from '../flags/flag.js';
+import { file, onOff, paths } from '../flags/flag-kinds.js';
+import { formatBytes } from '../format.js';
+import { parseHubName } from '../hub/hub-name.js';
+import type { PushFile, PushTarget } from '../hub/hub-push.js';
+import { hubSettings } from '../hub/hub-settings.js';
+import { Terminal } from '../output/terminal.js';
+import type { CommandContext } from './cli-command.js';
+import { defineCommand, QUIET } from './define-command.js';
+
+const FLAGS = {
+  from: needed(file, ['--from <RUN>', 'the --out of train, whose model/ or adapter/ is pushed']),
+  to: needed(file, ['--to <ORG/NAME>', 'a repository of the Hub, which is made if there is none']),
+  private: flag(onOff, false, ['--private', 'make it one that only you and your organization see']),
+  yes: flag(onOff, false, ['--yes', 'do not ask before something becomes public']),
+  gguf: flag(paths, undefined, [
+    '--gguf <FILE>',
+    "a GGUF made of the run, with the Modelfile beside it; may be repeated (those in the run's directory go along)",
+  ]),
+  quiet: QUIET,
+};
+
+type PushFlags = ValuesOf<typeof FLAGS>;
+
+/** The command `push`. */
+export const push = defineCommand({
+  name: 'push',
+  description:
+    'Uploads the model or adapters of a run to the Hugging Face Hub, in one commit, with a card: base, data by name and hash, settings, losses. Needs HF_TOKEN.',
+  flags: FLAGS,
+  examples: [
+    {
+      line: 'push --from runs/tuned --to me/whale-lora --private',
+      says: 'adapters, for yourself alone',
+    },
+    {
+      line: 'push --from runs/first --to me/whale --yes --gguf first.gguf',
+      says: 'a model for everybody, and a GGUF of it',
+    },
+  ],
+  run,
+});
+
+async function run(flags: PushFlags, context: CommandContext): Promise<number> {
+  const { out, err, env } = context;
+  const { signal } = context.listen();
+  const repo = repoOf(flags.to);
+  const isAsked = !flags.private && !flags.yes;
+  if (isAsked && context.input.isTTY !== true) {
+    throw new UsageError(
+      `--to: ${repo} may become public, and nobody can be asked here. Give --private, or --yes for a public one.`,
+    );
+  }
+  const terminal = new Terminal({ out, err, env, steps: 0, isQuiet: flags.quiet });
+  try {
+    // The library of the Hub is large, and most commands need none of it.
+    const { HubPush } = await import('../hub/hub-push.js');
+    const progress = new PushProgress(terminal, repo);
+    const options = {
+      signal,
+      onNote: (text: string) => void terminal.warn(text),
+      onSent: (bytes: number) => progress.add(bytes),
+    };
+    const hub = new HubPush(repo, hubSettings(env), options);
+    const { readPushedRun } = await import('../push/pushed-run.js');
+    const pushed = await readPushedRun(flags.from);
+    const target = await hub.find();
+    requireKind(target, { ...flags, kind: pushed.kind, page: hub.page });
+    const { makePush } = await import('../push/make-push.js');
+    terminal.doing(`reading ${flags.from}`);
+    const { files, title, notes, isOurs } = await makePush(pushed, {
+      ...{ repo, ggufs: flags.gguf ?? [], version: context.version, signal },
+      licenseOf: (base) => hub.licenseOf(base),
+    });
+    terminal.close();
+    const isPrivate = target?.isPrivate ?? flags.private;
+    if (isAsked && !isPrivate) {
+      await ask(`${hub.page} ${target === undefined ? 'will be' : 'is'} public`, context);
+    }
+    if (target === undefined) {
+      await hub.create({ isPrivate });
+    }
+    progress.begin(files);
+    const removed = staleOf(target, files, isOurs);
+    await hub.commit(files, { title, parent: target?.commit, removed, signal });
+    terminal.close();
+    const bytes = formatBytes(bytesOf(files));
+    const who = isPrivate ? 'private' : 'public, everybody can read it';
+    const lines = [
+      `${repo}: ${files.map(({ path }) => path).join(', ')}: ${bytes}, one commit`,
+      ...(removed.length === 0 ? [] : [`removed there: ${removed.join(', ')}`]),
+      ...notes,
+      `${hub.page} (${who})`,
+    ];
+    lines.map((line) => terminal.note(line));
+    return 0;
+  } finally {
+    terminal.close();
+  }
+}
+
+/** @throws {UsageError} for what is no name of a repository */
+function repoOf(to: string): string {
+  const name = parseHubName(to);
+  if (name === undefined || name.revision !== undefined) {
+    throw new UsageError(
+      `--to: expected a name on the Hub such as me/whale, got ${to}. A push goes to its main branch.`,
+    );
+  }
+  return name.repo;
+}
+
+/** @throws {UsageError} where the repository holds something else, or is public against a wish */
+function requireKind(
+  target: PushTarget | undefined,
+  push: PushFlags & { readonly kind: 'model' | 'adapter'; readonly page: string },
+): void {
+  if (target === undefined) {
+    return;
+  }
+  const { to, from, kind, page } = push;
+  if (push.private && !target.isPrivate) {
+    throw new UsageError(
+      `--private: ${to} is there already, and public. Make it private on ${page}/settings, give another name, or leave --private out.`,
+    );
+  }
+  const other = kind === 'adapter' ? 'config.json' : 'adapter_config.json';
+  if (target.files.includes(other)) {
+    const [has, left] =
+      kind === 'adapter' ? ['a model', 'adapters'] : ['adapters', 'a whole model'];
+    throw new UsageError(
+      `--to: ${to} holds ${has} (${other}), and ${from} has left ${left}. Give another name: both in one repository can't be loaded.`,
+    );
+  }
+}
+
+/** The files of an earlier push that this one has none for, such as the third of three shards. */
+function staleOf(
+  target: PushTarget | undefined,
+  files: readonly PushFile[],
+  isOurs: (name: string) => boolean,
+): string[] {
+  const names = new Set(files.map(({ path }) => path));
+  return (target?.files ?? []).filter((name) => isOurs(name) && !names.has(name));
+}
+
+/** @throws {TrainerError} for any answer but yes */
+async function ask(what: string, { input, err, listen }: CommandContext): Promise<void> {
+  const { signal } = listen();
+  err.write(`${what}: everybody can read what is pushed. Push? [y/N] `);
+  const lines = createInterface({ input, signal });
+  for await (const line of lines) {
+    if (/^y(es)?$/i.test(line.trim())) {
+      return;
+    }
+    break;
+  }
+  signal.throwIfAborted();
+  throw new TrainerError('Nothing was pushed. Give --private for a repository of your own.');
+}
+
+/** The bar of the bytes that are sent. Those of other requests are few, and count as files' own. */
+class PushProgress {
+  readonly #terminal: Terminal;
+  readonly #name: string;
+  #total = 0;
+  #done = 0;
+
+  constructor(terminal: Terminal, name: string) {
+    this.#terminal = terminal;
+    this.#name = name;
+  }
+
+  begin(files: readonly PushFile[]): void {
+    this.#total = bytesOf(files);
+    this.#done = 0;
+    this.#show();
+  }
+
+  add(bytes: number): void {
+    this.#done += bytes;
+    this.#show();
+  }
+
+  #show(): void {
+    // A bar that is full goes away, and the commit is still to come.
+    if (this.#total > 0) {
+      const done = Math.max(0, Math.min(this.#done, this.#total - 1));
+      this.#terminal.uploading(this.#name, done, this.#total);
+    }
+  }
+}
+
+function bytesOf(files: readonly PushFile[]): number {
+  return files.reduce((sum, { byteLength }) => sum + byteLength, 0);
+}
