@@ -158,6 +158,19 @@ describe('a push', () => {
     expect(config).toMatchObject({ model: `${BASE}@${base}`, data: 'chats.jsonl', steps: 3 });
   });
 
+  it('names no base where weights were random', async () => {
+    const preset = join(home, 'runs/preset');
+    cpSync(whole, preset, { recursive: true });
+    const config = readFileSync(join(preset, 'config.yaml'), 'utf8');
+    const other = config.replace(`model: ${home}/small`, 'model: micro');
+    writeFileSync(join(preset, 'config.yaml'), other);
+    await run(`push --from ${preset} --to ann/micro --yes`);
+    const card = String(pushed('ann/micro')['README.md']);
+    expect(card).toContain('A model of the shape `micro`, trained from random weights with');
+    expect(card).not.toMatch(/base_model|license|\| base/);
+    expect(String(pushed('ann/micro')['config.yaml'])).toContain('model: micro\n');
+  });
+
   it('names no hash of data that has changed since', async () => {
     const text = readFileSync(data);
     writeFileSync(data, text);
@@ -180,7 +193,7 @@ describe('a push', () => {
     swap('config.yaml', `${BASE}@${base}`, join(home, 'small'));
     expect(await run(`push --from ${local} --to ann/local --yes`)).toMatchObject({ code: 0 });
     const { out } = await push('--yes');
-    expect(out).toContain('config.yaml is without cache, out: paths of here\n');
+    expect(out).toContain('config.yaml is without cache, out: paths of this machine\n');
     expect(await run(`push --from ${whole} --to ann/whole --yes`)).toMatchObject({ code: 0 });
     for (const repo of ['ann/local', 'ann/whale-lora', 'ann/whole']) {
       for (const [name, bytes] of Object.entries(pushed(repo))) {

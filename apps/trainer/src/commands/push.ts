@@ -10,6 +10,7 @@ import { parseHubName } from '../hub/hub-name.js';
 import type { PushFile, PushTarget } from '../hub/hub-push.js';
 import { hubSettings } from '../hub/hub-settings.js';
 import { Terminal } from '../output/terminal.js';
+import type { MadePush } from '../push/make-push.js';
 import type { CommandContext } from './cli-command.js';
 import { defineCommand, QUIET } from './define-command.js';
 
@@ -48,60 +49,69 @@ export const push = defineCommand({
 
 async function run(flags: PushFlags, context: CommandContext): Promise<number> {
   const { out, err, env } = context;
-  const { signal } = context.listen();
   const repo = repoOf(flags.to);
-  const isAsked = !flags.private && !flags.yes;
-  if (isAsked && context.input.isTTY !== true) {
+  if (isAsked(flags) && context.input.isTTY !== true) {
     throw new UsageError(
       `--to: ${repo} may become public, and nobody can be asked here. Give --private, or --yes for a public one.`,
     );
   }
+  const { signal } = context.listen();
   const terminal = new Terminal({ out, err, env, steps: 0, isQuiet: flags.quiet });
+  const progress = new PushProgress(terminal, repo);
   try {
     // The library of the Hub is large, and most commands need none of it.
     const { HubPush } = await import('../hub/hub-push.js');
-    const progress = new PushProgress(terminal, repo);
-    const options = {
+    const hub = new HubPush(repo, hubSettings(env), {
       signal,
-      onNote: (text: string) => void terminal.warn(text),
-      onSent: (bytes: number) => progress.add(bytes),
-    };
-    const hub = new HubPush(repo, hubSettings(env), options);
+      onNote: (text) => void terminal.warn(text),
+      onSent: (bytes) => progress.add(bytes),
+    });
     const { readPushedRun } = await import('../push/pushed-run.js');
     const pushed = await readPushedRun(flags.from);
     const target = await hub.find();
     requireKind(target, { ...flags, kind: pushed.kind, page: hub.page });
     const { makePush } = await import('../push/make-push.js');
     terminal.doing(`reading ${flags.from}`);
-    const { files, title, notes, isOurs } = await makePush(pushed, {
+    const made = await makePush(pushed, {
       ...{ repo, ggufs: flags.gguf ?? [], version: context.version, signal },
       licenseOf: (base) => hub.licenseOf(base),
     });
     terminal.close();
     const isPrivate = target?.isPrivate ?? flags.private;
-    if (isAsked && !isPrivate) {
+    if (isAsked(flags) && !isPrivate) {
       await ask(`${hub.page} ${target === undefined ? 'will be' : 'is'} public`, context);
     }
     if (target === undefined) {
       await hub.create({ isPrivate });
     }
-    progress.begin(files);
-    const removed = staleOf(target, files, isOurs);
+    progress.begin(made.files);
+    const removed = staleOf(target, made);
+    const { files, title } = made;
     await hub.commit(files, { title, parent: target?.commit, removed, signal });
     terminal.close();
-    const bytes = formatBytes(bytesOf(files));
-    const who = isPrivate ? 'private' : 'public, everybody can read it';
-    const lines = [
-      `${repo}: ${files.map(({ path }) => path).join(', ')}: ${bytes}, one commit`,
-      ...(removed.length === 0 ? [] : [`removed there: ${removed.join(', ')}`]),
-      ...notes,
-      `${hub.page} (${who})`,
-    ];
-    lines.map((line) => terminal.note(line));
+    const place = `${hub.page} (${isPrivate ? 'private' : 'public, everybody can read it'})`;
+    for (const line of [...linesOf(made, removed), place]) {
+      terminal.note(line);
+    }
     return 0;
   } finally {
     terminal.close();
   }
+}
+
+/** Whether the user is asked before something becomes public. */
+function isAsked(flags: PushFlags): boolean {
+  return !flags.private && !flags.yes;
+}
+
+/** What has been pushed, and what has not. */
+function linesOf({ files, notes }: MadePush, removed: readonly string[]): string[] {
+  const names = files.map(({ path }) => path).join(', ');
+  return [
+    `pushed ${names}: ${formatBytes(bytesOf(files))}, one commit`,
+    ...(removed.length === 0 ? [] : [`removed there: ${removed.join(', ')}`]),
+    ...notes,
+  ];
 }
 
 /** @throws {UsageError} for what is no name of a repository */
@@ -140,11 +150,7 @@ function requireKind(
 }
 
 /** The files of an earlier push that this one has none for, such as the third of three shards. */
-function staleOf(
-  target: PushTarget | undefined,
-  files: readonly PushFile[],
-  isOurs: (name: string) => boolean,
-): string[] {
+function staleOf(target: PushTarget | undefined, { files, isOurs }: MadePush): string[] {
   const names = new Set(files.map(({ path }) => path));
   return (target?.files ?? []).filter((name) => isOurs(name) && !names.has(name));
 }

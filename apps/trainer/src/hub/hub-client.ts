@@ -193,7 +193,7 @@ export class HubClient {
     const { token, endpoint } = this.#settings;
     const headers = new Headers(init.headers);
     // Large files go to another origin, by addresses that are secrets themselves.
-    if (token !== undefined && new URL(url).origin === new URL(endpoint).origin) {
+    if (token !== undefined && url.startsWith(`${endpoint}/`)) {
       headers.set('authorization', `Bearer ${token}`);
     }
     for (let left = ONCE.test(url) ? 0 : TRIES - 1; ; left--) {

@@ -190,7 +190,7 @@ export class HubPush {
     const { endpoint } = this.#settings;
     const { status } = response;
     const repo = this.#repo;
-    if (new URL(response.url).origin !== new URL(endpoint).origin) {
+    if (!response.url.startsWith(`${endpoint}/`)) {
       return new UsageError(
         `--to: the storage of ${endpoint} refuses a file (${status}). Run the command again: its address may be too old.`,
       );

@@ -44,8 +44,12 @@ export async function makePush(run: PushedRun, options: MakePushOptions): Promis
     files: [textFile('README.md', card), ...files],
     title: `${run.kind === 'adapter' ? 'Adapters' : 'Model'} of ${step ?? 0} steps, by shardweave`,
     notes: [
-      ...(left.length === 0 ? [] : [`config.yaml is without ${left.join(', ')}: paths of here`]),
-      ...(named.length === 0 ? [] : [`config.yaml has the names alone of ${named.join(', ')}`]),
+      ...(left.length === 0
+        ? []
+        : [`config.yaml is without ${left.join(', ')}: paths of this machine`]),
+      ...(named.length === 0
+        ? []
+        : [`config.yaml has names in place of paths for ${named.join(', ')}`]),
     ],
     isOurs: (name) => isResultFile(name, run.kind),
   };

@@ -64,11 +64,10 @@ function frontMatter(run: PushedRun, { license, ggufs }: CardOptions): object {
 function introduction(run: PushedRun): string {
   const { base, kind, baseName } = run;
   const model = base === undefined ? code(baseName) : `[${base.repo}](/${base.repo})`;
-  const isBlank = run.base === undefined && isFromNothing(run);
   const what =
     kind === 'adapter'
       ? `Adapters (LoRA) for ${model}`
-      : isBlank
+      : isFromNothing(run)
         ? `A model of the shape ${model}, trained from random weights`
         : `${model}, fine-tuned`;
   const part =
@@ -78,9 +77,9 @@ function introduction(run: PushedRun): string {
   return `${what} with [shardweave](https://www.npmjs.com/package/shardweave).${part}`;
 }
 
-/** Whether a run began with random weights. */
-function isFromNothing({ header, config }: PushedRun): boolean {
-  const isPreset = !win32.isAbsolute(String(config.model ?? ''));
+/** Whether a run began with random weights, as a preset does. */
+function isFromNothing({ base, header, config }: PushedRun): boolean {
+  const isPreset = base === undefined && !win32.isAbsolute(String(config.model ?? ''));
   return isPreset || header.has('weights');
 }
 
@@ -111,7 +110,7 @@ function trainingRows(run: PushedRun, { hashes }: CardOptions): Row[] {
   const { base, config, header, summary, baseName } = run;
   const { data = undefined, valid = undefined } = config;
   const rows: (readonly [string, string | undefined])[] = [
-    ['base', base === undefined ? code(baseName) : code(base.repo)],
+    [isFromNothing(run) ? 'shape' : 'base', code(baseName)],
     ['commit of the base', base?.revision && code(base.revision)],
     ['adapters', run.kind === 'adapter' ? loraText(run) : undefined],
     ['data', dataText(data ?? NOVEL, header.get('data'), hashes.get('data'))],
