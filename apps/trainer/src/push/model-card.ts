@@ -74,7 +74,7 @@ function introduction(run: PushedRun): string {
     run.summary === undefined
       ? ' The run did not come to its end: these are the weights of one of its saves.'
       : '';
-  return `${what} with [shardweave](https://www.npmjs.com/package/shardweave).${part}`;
+  return `${what} with shardweave.${part}`;
 }
 
 /** Whether a run began with random weights, as a preset does. */
