@@ -3,13 +3,14 @@
 //   models--org--name/blobs/ETAG            the contents
 //   models--org--name/snapshots/COMMIT/...  links to them, under the files' names
 //   models--org--name/.no_exist/COMMIT/...  empty files, for names that the commit does not have
+// A dataset's directory is datasets--org--name.
 
 import { existsSync, lstatSync, readFileSync } from 'node:fs';
 import { cp, mkdir, rm, symlink } from 'node:fs/promises';
 import { basename, dirname, join, relative } from 'node:path';
 import { makeDirectory } from '../files/make-directory.js';
 import { writeText } from '../files/write-file.js';
-import { hubNameOf, isCommit } from './hub-name.js';
+import { hubNameOf, isCommit, type RepoKind } from './hub-name.js';
 
 const NO_EXIST = '.no_exist';
 
@@ -23,15 +24,15 @@ export function isLeftOut(directory: string, name: string): boolean {
   return hubNameOf(directory) !== undefined && !isLacking(directory, name);
 }
 
-/** One model in the cache. */
+/** One repository in the cache. */
 export class CachedRepo {
-  /** The directory of the model. */
+  /** The directory of the repository. */
   readonly path: string;
   /** The directory of the lock that a download holds, beside the locks of other programs. */
   readonly locks: string;
 
-  constructor(cache: string, repo: string) {
-    const name = `models--${repo.replace('/', '--')}`;
+  constructor(cache: string, repo: string, kind: RepoKind = 'model') {
+    const name = `${kind}s--${repo.replace('/', '--')}`;
     this.path = join(cache, name);
     this.locks = join(cache, '.locks', name);
   }

@@ -1,10 +1,10 @@
 // Asks the Hub: which commit a revision is, which files it has, and for their bytes.
 
 import { setTimeout as wait } from 'node:timers/promises';
-import { listFiles, modelInfo } from '@huggingface/hub';
+import { datasetInfo, listFiles, modelInfo } from '@huggingface/hub';
 import { TrainerError, UsageError } from '../errors.js';
 import { HubUnreachableError } from './hub-errors.js';
-import { isCommit } from './hub-name.js';
+import { isCommit, type RepoKind } from './hub-name.js';
 import type { HubSettings } from './hub-settings.js';
 import { WatchedBlob } from './watched-blob.js';
 
@@ -17,6 +17,10 @@ export interface HubFile {
 }
 
 export interface HubClientOptions {
+  /** What is asked for. Default: models. */
+  readonly kind?: RepoKind | undefined;
+  /** The flag that names it. Default --model. */
+  readonly flag?: string | undefined;
   readonly signal?: AbortSignal | undefined;
   /** Called with sentences about waits. */
   readonly onNote?: ((text: string) => void) | undefined;
@@ -51,7 +55,8 @@ const NO_WAY: ReadonlySet<string> = new Set(['ENOTFOUND', 'ECONNREFUSED', 'EAI_A
 /** What may have been done though its answer was lost is not asked for again. */
 const ONCE = /\/api\/(repos\/create|models\/.+\/commit\/)/;
 const ETAG = /^[0-9a-f]{40,64}$/;
-const NAME = /^[^/\\]+$/;
+/** Names become places in the cache, and none may lead out of it. */
+const NAME = /^(?!\.{0,2}(?:\/|$))[^/\\]+(?:\/(?!\.{0,2}(?:\/|$))[^/\\]+)*$/;
 
 export class HubClient {
   readonly #settings: HubSettings;
@@ -64,17 +69,16 @@ export class HubClient {
 
   /**
    * The commit that a revision is now.
-   * @throws {UsageError} where there is no such model or revision, or it may not be read
+   * @throws {UsageError} where there is no such repository or revision, or it may not be read
    * @throws {HubUnreachableError} where the Hub doesn't answer
    */
   async commitOf(repo: string, revision = 'main'): Promise<string> {
     return await this.ask(this.#reading(repo, revision), async (calls) => {
-      const { sha } = await modelInfo({
-        name: repo,
-        revision,
-        additionalFields: ['sha'],
-        ...calls,
-      });
+      const asked = { name: repo, revision, ...calls };
+      const { sha } =
+        this.#kind === 'dataset'
+          ? await datasetInfo({ ...asked, additionalFields: ['sha'] })
+          : await modelInfo({ ...asked, additionalFields: ['sha'] });
       if (!isCommit(sha)) {
         throw new Error(`the commit ${JSON.stringify(sha)}`);
       }
@@ -82,17 +86,17 @@ export class HubClient {
     });
   }
 
-  /** The files of a commit at its top level. Throws as commitOf does. */
+  /** The files of a commit: all of a dataset, a model's at its top level. Throws as commitOf does. */
   async filesOf(repo: string, commit: string): Promise<readonly HubFile[]> {
     return await this.ask(this.#reading(repo, commit), async (calls) => {
       const files: HubFile[] = [];
       for await (const { type, path, size, lfs, oid = '' } of listFiles({
-        repo,
+        repo: { type: this.#kind, name: repo },
+        recursive: this.#kind === 'dataset',
         revision: commit,
         ...calls,
       })) {
         const etag = lfs?.oid ?? oid;
-        // Names become places in the cache, and none may lead out of it.
         if (type === 'file' && ETAG.test(etag) && NAME.test(path)) {
           files.push({ path, byteLength: lfs?.size ?? size, etag });
         }
@@ -113,11 +117,10 @@ export class HubClient {
     }: { readonly repo: string; readonly commit: string; readonly path: string },
     { from, end }: { readonly from: number; readonly end?: number },
   ): Promise<{ readonly from: number; readonly pieces: AsyncIterable<Uint8Array> }> {
-    const { endpoint } = this.#settings;
     const place = path.split('/').map(encodeURIComponent).join('/');
     const dead = new AbortController();
     const response = await this.#request(
-      `${endpoint}/${repo}/resolve/${commit}/${place}`,
+      `${this.#page(repo)}/resolve/${commit}/${place}`,
       {
         headers: { range: `bytes=${from}-${end === undefined ? '' : end - 1}` },
         signal: dead.signal,
@@ -144,6 +147,16 @@ export class HubClient {
       signal?.removeEventListener('abort', end);
       end();
     }
+  }
+
+  get #kind(): RepoKind {
+    return this.#options.kind ?? 'model';
+  }
+
+  /** The address of a repository for people, below which its files are. */
+  #page(repo: string): string {
+    const { endpoint } = this.#settings;
+    return this.#kind === 'dataset' ? `${endpoint}/datasets/${repo}` : `${endpoint}/${repo}`;
   }
 
   get #pauseMs(): number {
@@ -259,16 +272,18 @@ export class HubClient {
     { repo, revision }: { readonly repo: string; readonly revision: string },
   ): UsageError {
     const { endpoint, token } = this.#settings;
+    const { flag = '--model' } = this.#options;
+    const page = this.#page(repo);
     const code = headers.get('x-error-code');
     if (code === 'GatedRepo') {
       const who = token === undefined ? ' Then set HF_TOKEN to a token of that user.' : '';
       return new UsageError(
-        `--model: ${repo} is gated. Accept its terms on ${endpoint}/${repo}, with the user whose token HF_TOKEN has.${who}`,
+        `${flag}: ${repo} is gated. Accept its terms on ${page}, with the user whose token HF_TOKEN has.${who}`,
       );
     }
     if (code === 'RevisionNotFound') {
       return new UsageError(
-        `--model: ${repo} has no revision "${revision}". ${endpoint}/${repo}/tree/main lists its branches and tags.`,
+        `${flag}: ${repo} has no revision "${revision}". ${page}/tree/main lists its branches and tags.`,
       );
     }
     if (status === 401 || status === 403 || status === 404) {
@@ -276,11 +291,13 @@ export class HubClient {
         token === undefined
           ? 'If it is private, set HF_TOKEN to a token that may read it'
           : 'If it is private, HF_TOKEN must be a token that may read it';
-      return new UsageError(
-        `--model: there is no directory ${repo} here, and ${endpoint} has no model of that name (${status}). Look at the name. ${who}.`,
-      );
+      const none =
+        this.#kind === 'model'
+          ? `there is no directory ${repo} here, and ${endpoint} has no model of that name`
+          : `${endpoint} has no dataset ${repo}`;
+      return new UsageError(`${flag}: ${none} (${status}). Look at the name. ${who}.`);
     }
-    return new UsageError(`--model: ${endpoint} refuses ${repo} (${status}).`);
+    return new UsageError(`${flag}: ${endpoint} refuses ${repo} (${status}).`);
   }
 }
 

@@ -1,5 +1,8 @@
 // The names of repositories on the Hugging Face Hub, as people type them: org/name[@revision].
 
+/** What a repository holds. */
+export type RepoKind = 'model' | 'dataset';
+
 /** A repository, and the branch, tag or commit that is asked for. */
 export interface HubName {
   /** `org/name`. */

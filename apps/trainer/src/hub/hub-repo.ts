@@ -1,0 +1,174 @@
+// A repository of the Hub on this machine. The revision becomes a commit first, and all files are
+// of that one; those that are in the cache are not asked for again.
+
+import { existsSync } from 'node:fs';
+import { setTimeout as wait } from 'node:timers/promises';
+import { StoreLockedError } from '@shardweave/shard-store';
+import { lockDirectory, nodeFiles, type OwnerLock } from '@shardweave/shard-store/node';
+import { DiskFullError, UsageError } from '../errors.js';
+import { freeBytes } from '../files/disk-room.js';
+import { makeDirectory } from '../files/make-directory.js';
+import { describeSystemError } from '../system-error.js';
+import { bytesThere, downloadBlob } from './download-blob.js';
+import { CachedRepo } from './hub-cache.js';
+import { HubClient, type HubFile } from './hub-client.js';
+import { HubUnreachableError } from './hub-errors.js';
+import { type HubName, isCommit, type RepoKind } from './hub-name.js';
+import { hubSettings } from './hub-settings.js';
+
+export interface RepoOptions {
+  readonly env?: NodeJS.ProcessEnv | undefined;
+  readonly signal?: AbortSignal | undefined;
+  /** Called with the bytes that are there, of all that the command needs. */
+  readonly onBytes?: ((name: string, done: number, total: number) => void) | undefined;
+  /** Called with sentences for people. */
+  readonly onNote?: ((text: string) => void) | undefined;
+  /** The time before something is tried again. Default 1 s. */
+  readonly pauseMs?: number | undefined;
+}
+
+/** One commit of a repository, and where it is kept. */
+export interface RepoCommit {
+  readonly repo: string;
+  readonly commit: string;
+  readonly cached: CachedRepo;
+}
+
+/** What a command wants of a repository. */
+export interface RepoUse<T> {
+  readonly kind: RepoKind;
+  /** The flag that names it. */
+  readonly flag: string;
+  /** What is there of a commit; undefined where something that the command needs is missing. */
+  readonly find: (at: RepoCommit) => T | undefined;
+  /** Whether the Hub can't have more of what was found. */
+  readonly isWhole: (found: T) => boolean;
+  /** Downloads what is missing; no other command does that at the same time. */
+  readonly download: (at: RepoCommit, client: HubClient) => Promise<T>;
+  /** What is said before "is not whole in the cache". */
+  readonly lacks: string;
+}
+
+const PAUSE_MS = 1000;
+/** What the system says of the directory of another user, and of a disk that is only read. */
+const DENIED: ReadonlySet<unknown> = new Set(['EACCES', 'EPERM', 'EROFS']);
+
+/**
+ * Finds what a command wants of a repository, and downloads what is missing.
+ * @throws {UsageError} where there is no such repository, it may not be read, or can't be used
+ * @throws {HubUnreachableError} where the Hub can't be asked and the cache has not all of it
+ * @throws {HubContentError} for bytes that are not the Hub's
+ * @throws {DiskFullError} where the cache has no room
+ */
+export async function findRepo<T>(
+  { repo, revision }: HubName,
+  use: RepoUse<T>,
+  options: RepoOptions,
+): Promise<T> {
+  const settings = hubSettings(options.env ?? process.env);
+  const cached = new CachedRepo(settings.cache, repo, use.kind);
+  const inCache = () => {
+    const commit = cached.commitOf(revision);
+    return commit === undefined ? undefined : use.find({ repo, commit, cached });
+  };
+  if (settings.isOffline || isCommit(revision)) {
+    const found = inCache();
+    if (found !== undefined) {
+      return found;
+    }
+  }
+  if (settings.isOffline) {
+    throw new UsageError(
+      `${use.flag}: ${use.lacks} is not whole in the cache ${settings.cache}, while HF_HUB_OFFLINE forbids to ask the Hub. Leave that out once, or name a path.`,
+    );
+  }
+  const { kind, flag } = use;
+  const client = new HubClient(settings, { ...options, kind, flag });
+  let commit: string;
+  try {
+    commit = await client.commitOf(repo, revision);
+  } catch (error) {
+    const found = error instanceof HubUnreachableError ? inCache() : undefined;
+    if (found === undefined) {
+      throw error;
+    }
+    const at = `${repo}@${cached.commitOf(revision)}`;
+    const { message } = error as HubUnreachableError;
+    options.onNote?.(`${message} The ${use.kind} in the cache is used: ${at}.`);
+    return found;
+  }
+  const at = { repo, commit, cached };
+  const there = use.find(at);
+  if (there !== undefined && use.isWhole(there)) {
+    cached.noteCommit(revision, commit);
+    return there;
+  }
+  try {
+    await using _lock = await lockRepo(cached, { repo, ...options });
+    const found = await use.download(at, client);
+    cached.setCommit(revision, commit);
+    return found;
+  } catch (cause) {
+    if (!DENIED.has((cause as NodeJS.ErrnoException).code)) {
+      throw cause;
+    }
+    throw new UsageError(
+      `${use.flag}: the ${use.kind} is not whole in the cache ${settings.cache}, which can't be written (${describeSystemError(cause)}). Set HF_HOME to a directory of yours, or name a path.`,
+      { cause },
+    );
+  }
+}
+
+/** Downloads those files that the cache has not yet, and names them in the snapshot. */
+export async function downloadAll(
+  files: readonly HubFile[],
+  { repo, commit, cached }: RepoCommit,
+  { client, signal, onBytes, pauseMs = PAUSE_MS }: RepoOptions & { readonly client: HubClient },
+): Promise<void> {
+  const sizes = await Promise.all(files.map(({ etag }) => bytesThere(cached.blob(etag))));
+  const total = files.reduce((sum, { byteLength }) => sum + byteLength, 0);
+  const missing = total - sizes.reduce((sum, size) => sum + size, 0);
+  const free = freeBytes(cached.path);
+  if (missing > free) {
+    throw new DiskFullError({ path: cached.path, neededBytes: missing, freeBytes: free });
+  }
+  let before = 0;
+  for (const file of files) {
+    const blob = cached.blob(file.etag);
+    const base = before;
+    if (!existsSync(blob)) {
+      await downloadBlob(file, blob, {
+        open: (from) => client.open({ repo, commit, path: file.path }, { from }),
+        onBytes: (done) => onBytes?.(repo, base + done, total),
+        pauseMs,
+        signal,
+      });
+    }
+    await cached.link(file.etag, { commit, path: file.path });
+    before += file.byteLength;
+  }
+}
+
+/** Waits until no other command downloads the same repository. */
+async function lockRepo(
+  { locks }: CachedRepo,
+  { repo, signal, onNote, pauseMs = PAUSE_MS }: RepoOptions & { readonly repo: string },
+): Promise<AsyncDisposable> {
+  makeDirectory(locks);
+  for (let isFirst = true; ; isFirst = false) {
+    let lock: OwnerLock;
+    try {
+      lock = await lockDirectory(nodeFiles, locks);
+    } catch (error) {
+      if (!(error instanceof StoreLockedError)) {
+        throw error;
+      }
+      if (isFirst) {
+        onNote?.(`Another command downloads ${repo}; this one waits for it.`);
+      }
+      await wait(pauseMs, undefined, { signal });
+      continue;
+    }
+    return { [Symbol.asyncDispose]: () => lock.release() };
+  }
+}
