@@ -108,9 +108,9 @@ const MISTAKES: readonly Mistake[] = [
     says: /--data: .*text\.txt\.gz is compressed \(gzip\)\. Unpack it first/,
   },
   {
-    mistake: 'a table for a text',
-    typed: `${TRAIN} --data @table.parquet`,
-    says: /table\.parquet is a table \(Parquet\)\. Write its texts as a text file or as JSON/,
+    mistake: 'a table that is cut off',
+    typed: `${TRAIN} --tokenizer gpt2 --data @table.parquet`,
+    says: /table\.parquet is no whole table in Parquet \(.*\)\. Get the file anew, or write/,
   },
   {
     mistake: 'a text in UTF-16',

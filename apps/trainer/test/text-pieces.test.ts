@@ -300,7 +300,6 @@ describe('what is no text by its first bytes', () => {
     ['compressed (xz)', [0xfd, 0x37, 0x7a, 0x58, 0x5a, 0]],
     ['compressed (bzip2)', [...Buffer.from('BZh91AY&SY')]],
     ['an archive (zip)', [0x50, 0x4b, 3, 4]],
-    ['a table (Parquet)', [...Buffer.from('PAR1\x15')]],
     ['a table (Arrow)', [...Buffer.from('ARROW1\0\0')]],
     ['a document (PDF)', [...Buffer.from('%PDF-1.7')]],
     ['text in UTF-16', [...Buffer.from('\ufeffAh', 'utf16le')]],

@@ -47,8 +47,11 @@ export class DataBytes implements AsyncDisposable {
     this.#novel = held.novel;
   }
 
-  /** @throws {UsageError} where the file can't be read */
-  static async open(file: string | undefined, flag: string): Promise<DataBytes> {
+  /**
+   * @param seen the bytes that the file had when it was looked at before; default: those it has
+   * @throws {UsageError} where the file can't be read
+   */
+  static async open(file: string | undefined, flag: string, seen?: number): Promise<DataBytes> {
     if (file === undefined) {
       const novel = Buffer.from(await readNovel());
       return new DataBytes({ flag, file }, { novel, total: novel.length });
@@ -72,7 +75,7 @@ export class DataBytes implements AsyncDisposable {
           `${flag}: ${file} ${other.is}. ${other.remedy}, and give the file that comes of it.`,
         );
       }
-      return new DataBytes({ flag, file }, { handle, total: size });
+      return new DataBytes({ flag, file }, { handle, total: seen ?? size });
     } catch (error) {
       await handle?.close();
       throw explainUnreadable(error, file, flag);
@@ -100,9 +103,7 @@ export class DataBytes implements AsyncDisposable {
       );
       if (bytesRead === 0) {
         if (this.total > 0) {
-          throw new UsageError(
-            `${this.flag}: ${this.file} became shorter while it was read: it had ${this.total} bytes, and ends after ${this.#bytesRead}. Start again when nothing writes to it.`,
-          );
+          throw this.#shorter(this.#bytesRead);
         }
         return;
       }
@@ -113,7 +114,33 @@ export class DataBytes implements AsyncDisposable {
     }
   }
 
-  /** The SHA-256 of what has been read; nothing may be read after it. */
+  /**
+   * Some bytes of the file wherever they are, apart from those that are hashed.
+   * @throws {UsageError} where they can't be read
+   */
+  async bytesAt(start: number, end: number): Promise<ArrayBuffer> {
+    const bytes = new Uint8Array(end - start);
+    for (let done = 0; done < bytes.length; ) {
+      const { bytesRead } = await this.#handle!.read(bytes, done, null, start + done).catch(
+        (error: unknown) => {
+          throw explainUnreadable(error, this.file!, this.flag);
+        },
+      );
+      if (bytesRead === 0) {
+        throw this.#shorter(start + done);
+      }
+      done += bytesRead;
+    }
+    return bytes.buffer;
+  }
+
+  #shorter(end: number): UsageError {
+    return new UsageError(
+      `${this.flag}: ${this.file} became shorter while it was read: it had ${this.total} bytes, and ends after ${end}. Start again when nothing writes to it.`,
+    );
+  }
+
+  /** The SHA-256 of what has been read by chunks, which gives nothing more after it. */
   digest(): string {
     return this.#hash.digest('hex');
   }

@@ -1,20 +1,20 @@
 // What a data file holds, told by its content, and the documents in it: JSON a line, or JSON values
-// that a program has laid out, as an array or one after another.
+// that a program has laid out, as an array or one after another; or the rows of a table.
 
 import { closeSync, openSync, readSync, statSync } from 'node:fs';
 import { UsageError } from '../errors.js';
 import type { DataBytes } from './data-bytes.js';
 
 /**
- * A text; a document a line; or objects of JSON wherever they begin, in an array or not, which are
- * counted as entries.
+ * A text; a document a line; objects of JSON wherever they begin, in an array or not, which are
+ * counted as entries; or a table in Parquet with a document a row.
  */
-export type DataFormat = 'text' | 'lines' | 'entries';
+export type DataFormat = 'text' | 'lines' | 'entries' | 'table';
 
 export interface Entry {
   /** The JSON text of a document. */
   readonly text: string;
-  /** The number of its line or, without lines, its own; from 1. */
+  /** The number of its line or, without lines, its own among entries or rows; from 1. */
   readonly number: number;
   /** The byte after its end in the file. */
   readonly endByte: number;
@@ -22,6 +22,8 @@ export interface Entry {
 
 const LINE_FEED = 10;
 const SNIFF_BYTES = 2 ** 16;
+/** The beginning of a table: behind its mark stands the header of the first page. */
+const TABLE = Buffer.from('PAR1\x15');
 /** The beginning of a file of objects. */
 const OBJECTS = /^\ufeff?\s*(\[\s*)?\{\s*["}]/;
 
@@ -29,12 +31,12 @@ const OBJECTS = /^\ufeff?\s*(\[\s*)?\{\s*["}]/;
  * Tells the format by the first object. A file that begins otherwise is a text, unless its name
  * says that it is JSON; so is one that can't be read, which is an error later.
  */
-export function formatOf(file: string | undefined): DataFormat {
-  const isNamed = file !== undefined && /\.(jsonl|ndjson|json)$/i.test(file);
-  const named = isNamed ? 'lines' : 'text';
+export function fileFormat(file: string | undefined): DataFormat {
   if (file === undefined) {
-    return named;
+    return 'text';
   }
+  const isLines = /\.(jsonl|ndjson|json)$/i.test(file);
+  const named = isLines ? 'lines' : /\.parquet$/i.test(file) ? 'table' : 'text';
   try {
     // What is read of a pipe is gone, and one that nobody writes to would be waited for.
     return (statSync(file).isFile() ? sniff(file) : undefined) ?? named;
@@ -43,7 +45,7 @@ export function formatOf(file: string | undefined): DataFormat {
   }
 }
 
-/** The format of a file that begins with an object of JSON; undefined for others. */
+/** The format of a file that begins as a table or with an object of JSON; undefined for others. */
 function sniff(file: string): DataFormat | undefined {
   const handle = openSync(file, 'r');
   try {
@@ -52,6 +54,9 @@ function sniff(file: string): DataFormat | undefined {
       return bytes.subarray(0, readSync(handle, bytes));
     };
     let bytes = chunk();
+    if (bytes.subarray(0, TABLE.length).equals(TABLE)) {
+      return 'table';
+    }
     const begin = OBJECTS.exec(bytes.toString('utf8'));
     if (begin === null) {
       return undefined;
@@ -85,10 +90,12 @@ function isJson(text: string): boolean {
  * The documents of a file of any size.
  * @throws {UsageError} where the file can't be read, or where something stands between objects
  */
-export async function* entriesOf(
-  data: DataBytes,
-  format: Exclude<DataFormat, 'text'>,
-): AsyncGenerator<Entry> {
+export async function* entriesIn(data: DataBytes, format: DataFormat): AsyncGenerator<Entry> {
+  if (format === 'table') {
+    const { tableEntries } = await import('./table-rows.js');
+    yield* tableEntries(data);
+    return;
+  }
   const { flag } = data;
   const file = data.file!;
   const decoder = new TextDecoder('utf-8', { fatal: true });
@@ -102,7 +109,8 @@ export async function* entriesOf(
       );
     }
   };
-  const found = format === 'lines' ? lines(data.chunks()) : objects(data.chunks(), { file, flag });
+  const chunks = data.chunks();
+  const found = format === 'entries' ? objects(chunks, { file, flag }) : lines(chunks);
   for await (const { bytes, number, endByte } of found) {
     const text = decoded(bytes, number);
     if (text.trim() !== '') {
@@ -113,7 +121,8 @@ export async function* entriesOf(
 
 /** A place as messages name it, such as `chats.jsonl, line 3`. */
 export function placeIn(file: string, format: DataFormat, number: number): string {
-  return `${file}, ${format === 'entries' ? 'entry' : 'line'} ${number}`;
+  const unit = format === 'entries' ? 'entry' : format === 'table' ? 'row' : 'line';
+  return `${file}, ${unit} ${number}`;
 }
 
 interface Found {

@@ -3,8 +3,8 @@
 
 import { UsageError } from '../errors.js';
 import type { RunConfig, TokenFiles } from '../run-config.js';
-import { DataBytes } from './data-bytes.js';
-import { entriesOf, formatOf, placeIn } from './data-file.js';
+import { placeIn } from './data-file.js';
+import { DataSource, filesOf, formatOf } from './data-source.js';
 import { rolesIn } from './line-shapes.js';
 import { packedRows } from './packed-rows.js';
 import { numMicroSteps, permute, rowsOf } from './row-order.js';
@@ -271,30 +271,32 @@ async function checkCounted({ trainOnPrompt }: DataConfig, source: Source): Prom
     return;
   }
   const { line } = file.document(mute);
-  const roles = (await rolesAt(path, { flag, line })).join(', ');
+  const told = await entryAt(path, { flag, line });
+  const isAlone = told === undefined || filesOf(path).length === 1;
+  const place = isAlone ? placeIn(name, formatOf(path), line) : told.place;
+  const roles = told?.roles.join(', ');
   throw new UsageError(
-    `${flag}: ${placeIn(name, formatOf(path), line)}: expected something to learn, got a document that is all prompt${roles && ` (roles: ${roles})`}. Add what the assistant says, leave the line out, or count prompts with --train-on-prompt.`,
+    `${flag}: ${place}: expected something to learn, got a document that is all prompt${roles ? ` (roles: ${roles})` : ''}. Add what the assistant says, leave the line out, or count prompts with --train-on-prompt.`,
   );
 }
 
-/** The roles in a document of the data itself, where it can still be read. */
-async function rolesAt(
+/** The place of a document, and the roles in it, where the data itself can still be read. */
+async function entryAt(
   path: string | undefined,
   { flag, line }: { readonly flag: string; readonly line: number },
-): Promise<string[]> {
-  const format = formatOf(path);
-  if (path === undefined || format === 'text') {
-    return [];
+): Promise<{ readonly place: string; readonly roles: readonly string[] } | undefined> {
+  if (formatOf(path) === 'text') {
+    return undefined;
   }
   try {
-    await using bytes = await DataBytes.open(path, flag);
-    for await (const { number, text } of entriesOf(bytes, format)) {
+    const source = await DataSource.open(path, flag);
+    for await (const { number, text, place } of source.entries()) {
       if (number === line) {
-        return rolesIn(JSON.parse(text) as Record<string, unknown>);
+        return { place, roles: rolesIn(JSON.parse(text) as Record<string, unknown>) };
       }
     }
   } catch {
     // The tokens were made of the data as it was; only the hint is missing.
   }
-  return [];
+  return undefined;
 }

@@ -79,6 +79,12 @@ export function readDocument(value: Fields): Document {
   );
 }
 
+/** Those fields of a table that are read where it has these; undefined where all may be. */
+export function neededFields(names: readonly string[]): readonly string[] | undefined {
+  const shapes = Object.keys(SHAPES).filter((name) => names.includes(name));
+  return shapes.length === 1 && shapes[0] === 'text' ? shapes : undefined;
+}
+
 /** The roles of a document's messages, each once; of a text there are none. */
 export function rolesIn(value: Fields): string[] {
   const document = readDocument(value);

@@ -23,7 +23,6 @@ const FORMATS: readonly (readonly [begin: string, format: OtherFormat])[] = [
   ['\xfd7zXZ\0', { is: 'is compressed (xz)', remedy: UNPACK }],
   ['BZh91AY&SY', { is: 'is compressed (bzip2)', remedy: UNPACK }],
   ['PK\x03\x04', { is: 'is an archive (zip)', remedy: UNPACK }],
-  ['PAR1\x15', { is: 'is a table (Parquet)', remedy: CONVERT }],
   ['ARROW1\0\0', { is: 'is a table (Arrow)', remedy: CONVERT }],
   ['%PDF-', { is: 'is a document (PDF)', remedy: CONVERT }],
   ['\xff\xfe', UTF_16],

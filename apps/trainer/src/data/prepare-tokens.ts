@@ -4,8 +4,8 @@
 import { createHash } from 'node:crypto';
 import { rm } from 'node:fs/promises';
 import type { RunConfig, TokenFiles } from '../run-config.js';
-import { DataBytes } from './data-bytes.js';
-import { formatOf } from './data-file.js';
+import { fileFormat } from './data-file.js';
+import { DataSource, filesOf } from './data-source.js';
 import { cacheLimit, isSameStamp, TokenCache } from './token-cache.js';
 import { TOKEN_FORMAT } from './token-file.js';
 import { NOVEL, type OnTokenized, type TokenJob, tokenize } from './tokenize.js';
@@ -51,7 +51,8 @@ async function prepare(
 ): Promise<string> {
   const { flag, file, tokenizer, model } = config;
   const tokenizerDirectory = model.kind === 'directory' ? model.path : undefined;
-  const how = [TOKEN_FORMAT, formatOf(file), await tokenizerKey(tokenizer, tokenizerDirectory)];
+  const formats = filesOf(file).map(fileFormat).join();
+  const how = [TOKEN_FORMAT, formats, await tokenizerKey(tokenizer, tokenizerDirectory)];
   const keyOf = (sha256: string) =>
     createHash('sha256')
       .update(JSON.stringify([...how, sha256]))
@@ -82,7 +83,7 @@ async function prepare(
 }
 
 /**
- * The hash of data that may have tokens already. It is known by the file's stamp, or else computed
+ * The hash of data that may have tokens already. It is known by its files' stamps, or else computed
  * where there are tokens of as many bytes: that takes a second a gigabyte, and making tokens anew
  * minutes. Undefined where that would only be another reading.
  */
@@ -91,18 +92,20 @@ async function knownHash(
   cache: TokenCache,
   signal: AbortSignal | undefined,
 ): Promise<string | undefined> {
-  await using data = await DataBytes.open(file, flag);
-  const stamp = await data.stamp();
+  const source = await DataSource.open(file, flag);
+  const stamp = source.stampBefore;
   const known = stamp && (await cache.hashOf(stamp));
-  if (known !== undefined || !(await cache.hasSize(data.total))) {
+  if (known !== undefined || !(await cache.hasSize(source.total))) {
     return known;
   }
   const startMs = Date.now();
-  for await (const _ of data.chunks()) {
-    signal?.throwIfAborted();
+  for await (const data of source.opened()) {
+    for await (const _ of data.chunks()) {
+      signal?.throwIfAborted();
+    }
   }
-  const sha256 = data.digest();
-  const after = await data.stamp();
+  const sha256 = source.digest();
+  const after = source.stampAfter;
   if (after !== undefined && isSameStamp(after, stamp)) {
     await cache.note(after, sha256, startMs);
   }

@@ -1,7 +1,7 @@
 // The directory where tokens are kept for later runs, of which there may be several at work.
 //
 //   tokens/<key>/        a token file; the key is a hash of the data, the tokenizer and the format
-//   files/<hash>.json    the SHA-256 of a file's bytes, as long as the file has that stamp
+//   files/<hash>.json    the SHA-256 of data, as long as its files have these stamps
 //   sessions/<name>/     of a process at work: `use.<key>` for each token file that it uses, and
 //                        what it is making; whatever is left by a process that died is removed
 
@@ -13,7 +13,7 @@ import { UsageError } from '../errors.js';
 import { makeDirectory } from '../files/make-directory.js';
 import { homeDirectory } from '../home-directory.js';
 import { describeSystemError } from '../system-error.js';
-import type { FileStamp } from './data-bytes.js';
+import type { DataStamp } from './data-source.js';
 import { hasTokenFile, TOKEN_FILES, TOKEN_FORMAT, type TokenIndex } from './token-file.js';
 
 /** The bytes that tokens may take without SHARDWEAVE_CACHE_MAXSIZE: those of some 10 GB of text. */
@@ -179,10 +179,10 @@ export class TokenCache implements AsyncDisposable {
   }
 
   /**
-   * The SHA-256 of the bytes of a file that has this stamp, where it is known. Note [stamps] says
-   * why it is right.
+   * The SHA-256 of data whose files have these stamps, where it is known. Note [stamps] says why it
+   * is right.
    */
-  async hashOf(stamp: FileStamp): Promise<string | undefined> {
+  async hashOf(stamp: DataStamp): Promise<string | undefined> {
     try {
       const note = JSON.parse(await readFile(this.#noteOf(stamp), 'utf8')) as FileNote;
       return isSameStamp(note.stamp, stamp) ? note.sha256 : undefined;
@@ -204,9 +204,10 @@ export class TokenCache implements AsyncDisposable {
   // A program that writes through a mapping of the file in memory is not seen at each store, but
   // when the system writes its pages back: such a file must not be prepared while it is written.
 
-  /** Notes the hash of a file whose reading began at `startMs`. */
-  async note(stamp: FileStamp, sha256: string, startMs: number): Promise<void> {
-    const changedMs = Math.max(Number(stamp.ctime), Number(stamp.mtime)) / 1e6;
+  /** Notes the hash of data whose reading began at `startMs`. */
+  async note(stamp: DataStamp, sha256: string, startMs: number): Promise<void> {
+    const times = stamp.flatMap(({ ctime, mtime }) => [Number(ctime), Number(mtime)]);
+    const changedMs = Math.max(...times) / 1e6;
     if (this.#session === undefined || changedMs + TICK_MS >= startMs) {
       return;
     }
@@ -255,8 +256,9 @@ export class TokenCache implements AsyncDisposable {
     }
   }
 
-  #noteOf({ path }: FileStamp): string {
-    const name = createHash('sha256').update(path).digest('hex').slice(0, 32);
+  #noteOf(stamp: DataStamp): string {
+    const paths = stamp.map(({ path }) => path).join('\0');
+    const name = createHash('sha256').update(paths).digest('hex').slice(0, 32);
     return join(this.#directory, 'files', `${name}.json`);
   }
 
@@ -302,11 +304,11 @@ export class TokenCache implements AsyncDisposable {
 }
 
 interface FileNote {
-  readonly stamp: FileStamp;
+  readonly stamp: DataStamp;
   readonly sha256: string;
 }
 
-export function isSameStamp(one: FileStamp | undefined, other: FileStamp | undefined): boolean {
+export function isSameStamp<Stamp>(one: Stamp, other: Stamp): boolean {
   return JSON.stringify(one) === JSON.stringify(other);
 }
 

@@ -5,10 +5,9 @@ import { makeDirectory } from '../files/make-directory.js';
 import type { TokenizerName } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
 import { TextCutter, UncutTextError } from './cut-text.js';
-import { DataBytes, type FileStamp, unreadable } from './data-bytes.js';
-import { type DataFormat, entriesOf, formatOf, placeIn } from './data-file.js';
+import { type DataBytes, unreadable } from './data-bytes.js';
+import { DataSource, type DataStamp, formatOf } from './data-source.js';
 import { encodeDocuments } from './document.js';
-import { isSameStamp } from './token-cache.js';
 import { TokenWriter } from './token-writer.js';
 import { loadTokenizer, type Tokenizer } from './tokenizer.js';
 import { NotUtf8Error, utf8Chunks } from './utf8-chunks.js';
@@ -17,7 +16,7 @@ import { NotUtf8Error, utf8Chunks } from './utf8-chunks.js';
 export interface TokenJob {
   /** The flag that named the file. */
   readonly flag: '--data' | '--valid';
-  /** The file; undefined stands for the novel. */
+  /** The data by its name; undefined stands for the novel. */
   readonly file: string | undefined;
   readonly tokenizer: TokenizerName;
   /** The directory of the tokenizer `model`. */
@@ -30,8 +29,8 @@ export interface TokenJob {
 export interface Tokenized {
   /** The SHA-256 of the bytes that were read. */
   readonly sha256: string;
-  /** Undefined where the file may have changed while it was read. */
-  readonly stamp: FileStamp | undefined;
+  /** Undefined where a file may have changed while it was read. */
+  readonly stamp: DataStamp | undefined;
 }
 
 /** Called during the work with the bytes that are done, and their total. */
@@ -45,21 +44,18 @@ export const NOVEL = 'Moby Dick';
  * @throws {UsageError} where the data can't be read, is not what it should be, or can't be written
  */
 export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise<Tokenized> {
-  await using data = await DataBytes.open(job.file, job.flag);
+  const data = await DataSource.open(job.file, job.flag);
   onTokenized(0, data.total);
   const tokenizer = await loadTokenizer(job.tokenizer, job.tokenizerDirectory);
-  const format = formatOf(job.file);
-  const before = await data.stamp();
+  const isText = formatOf(job.file) === 'text';
   try {
     makeDirectory(job.part);
     await using writer = await TokenWriter.open(job.part, {
-      kind: format === 'text' ? 'stream' : 'documents',
+      kind: isText ? 'stream' : 'documents',
       vocabularySize: tokenizer.vocabularySize,
     });
     const tools = { tokenizer, writer, onTokenized };
-    const targetBytes =
-      format === 'text' ? await writeText(data, tools) : await writeDocuments(data, tools, format);
-    const after = await data.stamp();
+    const targetBytes = isText ? await writeText(data, tools) : await writeDocuments(data, tools);
     const sha256 = data.digest();
     const origin = {
       name: job.file ?? NOVEL,
@@ -68,7 +64,7 @@ export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise
       sha256,
     };
     await writer.end({ targetBytes, origin });
-    return { sha256, stamp: isSameStamp(before, after) ? after : undefined };
+    return { sha256, stamp: data.stampAfter };
   } catch (cause) {
     const { path, syscall } = cause as NodeJS.ErrnoException;
     if (cause instanceof UsageError || syscall === undefined) {
@@ -89,7 +85,7 @@ interface Tools {
 
 /** Resolves with what TokenIndex calls targetBytes. */
 async function writeText(
-  data: DataBytes,
+  source: DataSource,
   { tokenizer, writer, onTokenized }: Tools,
 ): Promise<number | undefined> {
   let bytes = 0;
@@ -100,24 +96,30 @@ async function writeText(
     first ??= firstBytes(piece, tokens, tokenizer);
     await writer.text(tokens);
   };
-  try {
-    for await (const chunk of utf8Chunks(data.chunks())) {
-      bytes += chunk.length;
-      if (tokenizer.name === 'byte') {
-        first ??= chunk[0]! < 0x80 ? 1 : 0;
-        await writer.bytes(chunk);
-      } else {
-        for (const piece of cutter.push(chunk.toString('utf8'))) {
-          await write(piece);
-        }
+  const { total } = source;
+  const add = async (chunk: Buffer) => {
+    bytes += chunk.length;
+    if (tokenizer.name === 'byte') {
+      first ??= chunk[0]! < 0x80 ? 1 : 0;
+      await writer.bytes(chunk);
+    } else {
+      for (const piece of cutter.push(chunk.toString('utf8'))) {
+        await write(piece);
       }
-      onTokenized(Math.min(bytes, data.total), data.total);
     }
-    await write(cutter.end());
-  } catch (error) {
-    throw explainText(error, data, tokenizer);
+    onTokenized(Math.min(bytes, total), total);
+  };
+  for await (const data of source.opened()) {
+    try {
+      for await (const chunk of utf8Chunks(data.chunks())) {
+        await add(chunk);
+      }
+    } catch (error) {
+      throw explainText(error, data, tokenizer);
+    }
   }
-  onTokenized(data.total, data.total);
+  await write(cutter.end());
+  onTokenized(total, total);
   return first && bytes > first ? bytes - first : undefined;
 }
 
@@ -153,40 +155,38 @@ function explainText(error: unknown, { file, flag }: DataBytes, { name }: Tokeni
 }
 
 async function writeDocuments(
-  data: DataBytes,
+  source: DataSource,
   { tokenizer, writer, onTokenized }: Tools,
-  format: Exclude<DataFormat, 'text'>,
 ): Promise<undefined> {
-  const { file, flag } = data;
+  const { name, flag, total } = source;
   if (tokenizer.endToken === undefined) {
     throw new UsageError(
-      `${flag}: ${file} holds documents, which end with an end token, but --tokenizer ${tokenizer.name} has none. Give a --model directory with its tokenizer.json and tokenizer_config.json, or a plain text.`,
+      `${flag}: ${name} holds documents, which end with an end token, but --tokenizer ${tokenizer.name} has none. Give a --model directory with its tokenizer.json and tokenizer_config.json, or a plain text.`,
     );
   }
-  for await (const { text, number, endByte } of entriesOf(data, format)) {
+  for await (const entry of source.entries()) {
     try {
-      for (const tokens of encodeDocuments(text, tokenizer)) {
-        await writer.document(tokens, number);
+      for (const tokens of encodeDocuments(entry.text, tokenizer)) {
+        await writer.document(tokens, entry.number);
       }
     } catch (cause) {
-      const place = placeIn(file!, format, number);
       if (cause instanceof UsageError) {
-        throw new UsageError(`${flag}: ${place}: ${cause.message}`, { cause });
+        throw new UsageError(`${flag}: ${entry.place}: ${cause.message}`, { cause });
       }
       // JSON.parse takes any depth; what walks through the value does not.
       if (cause instanceof RangeError) {
         throw new UsageError(
-          `${flag}: ${place}: expected a document, got values in values too deep to be read. Write its text as "text", or leave it out.`,
+          `${flag}: ${entry.place}: expected a document, got values in values too deep to be read. Write its text as "text", or leave it out.`,
           { cause },
         );
       }
       throw cause;
     }
-    onTokenized(Math.min(endByte, data.total), data.total);
+    onTokenized(Math.min(entry.endByte, total), total);
   }
   if (writer.documents === 0) {
     throw new UsageError(
-      `${flag}: ${file} has no documents in it. Give a file with a line for each.`,
+      `${flag}: ${name} has no documents in it. Give a file with a line for each.`,
     );
   }
   return undefined;

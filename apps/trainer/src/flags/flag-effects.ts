@@ -1,7 +1,7 @@
 // What flags change in a run. One that changes nothing is told, and refused where the run would not
 // be what it promises.
 
-import { formatOf } from '../data/data-file.js';
+import { formatOf } from '../data/data-source.js';
 import { UsageError } from '../errors.js';
 import { numBlocks } from '../model/num-blocks.js';
 import type { RunConfig } from '../run-config.js';

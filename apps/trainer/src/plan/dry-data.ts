@@ -1,7 +1,7 @@
 // Rows of a run's shape without a text: a data set for steps whose values nobody reads.
 
 import { LimitError } from '@shardweave/tensor-core';
-import { formatOf } from '../data/data-file.js';
+import { formatOf } from '../data/data-source.js';
 import type { Dataset } from '../data/dataset.js';
 import { numMicroSteps, rowsOf } from '../data/row-order.js';
 import type { RunConfig } from '../run-config.js';
