@@ -16,6 +16,7 @@ import { type FlagKind, onOff } from '../flags/flag-kinds.js';
 import { ownName } from '../flags/foreign-names.js';
 import { nearest } from '../nearest.js';
 import type { CliCommand, CommandContext, CommandExample } from './cli-command.js';
+import { withLocalData } from './local-data.js';
 import { type ModelNeed, withLocalModel } from './local-model.js';
 
 /** A command as its file writes it. */
@@ -50,10 +51,22 @@ export function defineCommand<Table extends FlagTable>(spec: CommandSpec<Table>)
       const [, ...args] = context.args;
       const flags = parseCommand(spec, { args, write: (text) => context.out.write(text) });
       const need = typeof spec.model === 'function' ? spec.model(flags) : spec.model;
-      const local = need === undefined ? flags : await withLocalModel(flags, need, context);
-      return spec.run(local, context);
+      return spec.run(need === undefined ? flags : await withLocal(flags, need, context), context);
     },
   };
+}
+
+/** The flags with what they name on the Hub on this machine. */
+async function withLocal<F extends object>(
+  flags: F,
+  need: ModelNeed,
+  context: CommandContext,
+): Promise<F> {
+  // Without weights nothing is computed, and data counts where --epochs asks how much there is.
+  const { epochs } = flags as { readonly epochs?: number | undefined };
+  const needsFiles = need === 'weights' || epochs !== undefined;
+  const local = await withLocalModel(flags, need, context);
+  return await withLocalData(local, { needsFiles }, context);
 }
 
 /** The flag of commands that print about their work. */

@@ -1,24 +1,20 @@
 // Makes of --model org/name a directory on this machine, before a command begins.
 
-import { existsSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
-import { parse } from 'yaml';
-import { RUN_FILES } from '../files/run-files.js';
+import { existsSync } from 'node:fs';
 import { HubUnreachableError } from '../hub/hub-errors.js';
 import type { HubOptions } from '../hub/hub-model.js';
 import { parseHubName } from '../hub/hub-name.js';
 import { isPresetName } from '../model/presets.js';
 import { Terminal, type TerminalOptions } from '../output/terminal.js';
+import { keptValue, type ResumeFlags } from './kept-value.js';
 
 /** What a command needs of a model of the Hub. */
 export type ModelNeed = 'weights' | 'config';
 
 /** The flags that have a say; a command may lack all of them. */
-interface ModelFlags {
+interface ModelFlags extends ResumeFlags {
   readonly model?: string | undefined;
   readonly quiet?: boolean | undefined;
-  readonly out?: string | undefined;
-  readonly resume?: string | undefined;
 }
 
 /**
@@ -68,20 +64,7 @@ export async function withLocalModel<F extends object>(
 }
 
 /** The commit of the model that the resumed run has; undefined where no such run goes on. */
-function keptCommit(repo: string, { out, resume }: ModelFlags): string | undefined {
-  // A save is two directories below its run.
-  const places = resume === 'auto' ? [out] : resume && [resume, join(resume, '..', '..')];
-  const runs = (places || []).flatMap((place) => place ?? []);
-  const file = runs.map((run) => join(run, RUN_FILES.config)).find((path) => existsSync(path));
-  const kept = parseHubName(String(file && modelIn(file)));
+function keptCommit(repo: string, flags: ResumeFlags): string | undefined {
+  const kept = parseHubName(String(keptValue('model', flags)));
   return kept?.repo === repo ? kept.revision : undefined;
-}
-
-/** The model that a run's config names. Where nobody can read it, its save tells what fits. */
-function modelIn(file: string): unknown {
-  try {
-    return (parse(readFileSync(file, 'utf8')) as { readonly model?: unknown } | null)?.model;
-  } catch {
-    return undefined;
-  }
 }

@@ -25,6 +25,7 @@ import {
   DEFAULT_WARMUP,
   type Flags,
 } from '../flags/train-flags.js';
+import { absoluteData } from '../hub/data-name.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findModelDirectory, readModelConfig } from '../model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
@@ -97,8 +98,8 @@ export async function resolveConfig(
 function absolutePaths({ data, valid, offloadDir, trace, out, resume, cache }: Flags) {
   const absolute = (path: string | undefined) => (path === undefined ? path : resolve(path));
   return {
-    data: absolute(data),
-    valid: absolute(valid),
+    data: absoluteData(data),
+    valid: absoluteData(valid),
     offloadDir: absolute(offloadDir),
     trace: absolute(trace),
     out: absolute(out),

@@ -2,6 +2,8 @@
 // other as if they were one.
 
 import { createHash } from 'node:crypto';
+import { isDataName } from '../hub/data-name.js';
+import { datasetFiles } from '../hub/hub-dataset.js';
 import { DataBytes, type FileStamp } from './data-bytes.js';
 import { type DataFormat, type Entry, entriesIn, fileFormat, placeIn } from './data-file.js';
 import { isSameStamp } from './token-cache.js';
@@ -15,9 +17,12 @@ export interface SourceEntry extends Entry {
   readonly place: string;
 }
 
-/** The files of data by its name; undefined is the novel. */
+/**
+ * The files of data by its name: a path, or the name of a split on the Hub that has been
+ * downloaded. Undefined is the novel.
+ */
 export function filesOf(name: string | undefined): readonly (string | undefined)[] {
-  return [name];
+  return isDataName(name) ? datasetFiles(name) : [name];
 }
 
 /** What data holds, told by its first file: all are a text, or all hold documents. */

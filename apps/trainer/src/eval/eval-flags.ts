@@ -8,7 +8,7 @@ import { MODEL, PLACE } from '../generate/generate-flags.js';
 export const EVAL = {
   ...MODEL,
   data: flag(file, undefined, [
-    '--data <FILE>',
+    '--data <FILE|hf:ORG/NAME>',
     'a text in UTF-8, or documents, as train takes them (default: the novel Moby Dick)',
   ]),
   trainOnPrompt: flag(onOff, false, [

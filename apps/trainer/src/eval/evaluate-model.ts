@@ -1,7 +1,6 @@
 // Shows a model some data once, and computes the loss of training and the figures that people
 // compare.
 
-import { resolve } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
 import { rowLength, tokenizerName } from '../config/resolve-config.js';
 import { openData } from '../data/dataset.js';
@@ -9,6 +8,7 @@ import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory, TokenCache } from '../data/token-cache.js';
 import { refuseIdle } from '../flags/flag-effects.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
+import { absoluteData } from '../hub/data-name.js';
 import { evaluate } from '../rank/step/evaluation.js';
 import type { EvalFlags } from './eval-flags.js';
 
@@ -52,7 +52,7 @@ export async function evaluateModel(
     ...choice,
     seq,
     tokenizer: tokenizerName(flags, model, modelConfig),
-    data: flags.data === undefined ? undefined : resolve(flags.data),
+    data: absoluteData(flags.data),
     valid: undefined,
     validFraction: undefined,
     evalBatches: 0,

@@ -194,11 +194,11 @@ export const GROUPS = {
       "model: the directory's own tokenizer.json (default where it has one; else gpt2 for a vocabulary of 50257 or more, else byte)",
     ]),
     data: fixed('all')(file, undefined, [
-      '--data <FILE>',
-      'a text in UTF-8, or JSON: a document a line or in a list, as {"text"}, {"prompt", "completion"} or {"messages"} among others (default: the novel Moby Dick)',
+      '--data <FILE|hf:ORG/NAME>',
+      'a text in UTF-8, or documents, a line of JSON or a row of Parquet each, as {"text"}, {"prompt", "completion"} or {"messages"} among others; or a data set of the Hub, which @revision, :config and :split may follow (default: the novel Moby Dick)',
     ]),
     valid: told('all')(file, undefined, [
-      '--valid <FILE>',
+      '--valid <FILE|hf:ORG/NAME>',
       'evaluate on that, in one of these formats',
     ]),
     validFraction: fixed('all')(part, undefined, [

@@ -3,7 +3,9 @@
 //   models--org--name/blobs/ETAG            the contents
 //   models--org--name/snapshots/COMMIT/...  links to them, under the files' names
 //   models--org--name/.no_exist/COMMIT/...  empty files, for names that the commit does not have
-// A dataset's directory is datasets--org--name.
+// A dataset's directory is datasets--org--name, and has the names of all files of commits, too:
+//   datasets--org--name/.listings/COMMIT.json
+// Without them nobody could tell whether the files in a snapshot are all of a split.
 
 import { existsSync, lstatSync, readFileSync } from 'node:fs';
 import { cp, mkdir, rm, symlink } from 'node:fs/promises';
@@ -83,6 +85,26 @@ export class CachedRepo {
     const directory = join(this.path, NO_EXIST, commit);
     makeDirectory(directory);
     names.map((name) => writeText(join(directory, name), ''));
+  }
+
+  /** The names of all files of a commit; undefined where they were never asked for. */
+  listing(commit: string): readonly string[] | undefined {
+    try {
+      const paths: unknown = JSON.parse(readFileSync(this.#listingOf(commit), 'utf8'));
+      return Array.isArray(paths) ? paths.map(String) : undefined;
+    } catch {
+      return undefined;
+    }
+  }
+
+  setListing(commit: string, paths: readonly string[]): void {
+    const path = this.#listingOf(commit);
+    makeDirectory(dirname(path));
+    writeText(path, JSON.stringify(paths));
+  }
+
+  #listingOf(commit: string): string {
+    return join(this.path, '.listings', `${commit}.json`);
   }
 
   /** Gives a content its name in a snapshot: a link, or a copy where links are not allowed. */

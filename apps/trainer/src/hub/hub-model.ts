@@ -9,7 +9,13 @@ import { isLacking } from './hub-cache.js';
 import type { HubClient, HubFile } from './hub-client.js';
 import { HubContentError } from './hub-errors.js';
 import type { HubName } from './hub-name.js';
-import { downloadAll, findRepo, type RepoCommit, type RepoOptions, type RepoUse } from './hub-repo.js';
+import {
+  downloadAll,
+  findRepo,
+  type RepoCommit,
+  type RepoOptions,
+  type RepoUse,
+} from './hub-repo.js';
 import { HubSource } from './hub-source.js';
 
 export interface HubOptions extends RepoOptions {

@@ -16,13 +16,14 @@ export interface PlayedModel {
 
 /** The bytes of a piece where a server sends with a pace. */
 export const PACED_BYTES = 2 ** 16;
+const API = /^\/api\/((?:datasets\/)?[^/]+\/[^/]+)\/(revision|tree|paths-info)\/([^/]+)$/;
 /** Files of at least so many bytes are large ones, named by their SHA-256. */
 const LARGE_BYTES = 1024;
 
 export class PlayedHub implements AsyncDisposable {
   readonly #server: Server;
   readonly #files: Server;
-  /** The commits of models by `org/name`, the newest last. */
+  /** The commits of models by `org/name`, and of data sets by `datasets/org/name`; newest last. */
   readonly #models = new Map<string, { commit: string; model: PlayedModel }[]>();
   /** The bytes of file contents that were sent. */
   bytesSent = 0;
@@ -61,7 +62,7 @@ export class PlayedHub implements AsyncDisposable {
     return addressOf(this.#server);
   }
 
-  /** Publishes a new commit of a model on its main branch; returns the commit. */
+  /** Publishes a new commit on the main branch of a repository; returns the commit. */
   push(repo: string, model: PlayedModel): string {
     const commits = this.#models.get(repo) ?? [];
     const commit = createHash('sha1').update(`${repo} ${commits.length}`).digest('hex');
@@ -94,8 +95,8 @@ export class PlayedHub implements AsyncDisposable {
       return;
     }
     const [api, file] = [
-      /^\/api\/models\/([^/]+\/[^/]+)\/(revision|tree|paths-info)\/([^/]+)$/.exec(url.pathname),
-      /^\/([^/]+\/[^/]+)\/resolve\/([^/]+)\/(.+)$/.exec(url.pathname),
+      API.exec(url.pathname.replace('/api/models/', '/api/')),
+      /^\/((?:datasets\/)?[^/]+\/[^/]+)\/resolve\/([^/]+)\/(.+)$/.exec(url.pathname),
     ];
     const repo = api?.[1] ?? file?.[1] ?? '';
     const commits = this.#models.get(repo);
@@ -129,7 +130,11 @@ export class PlayedHub implements AsyncDisposable {
   ): Promise<void> {
     const asked = Buffer.concat(await request.toArray()).toString();
     const { paths } = (asked === '' ? {} : JSON.parse(asked)) as { readonly paths?: string[] };
-    const entries = Object.entries(model.files).filter(([path]) => paths?.includes(path) ?? true);
+    const { searchParams } = new URL(request.url!, this.endpoint);
+    const isDeep = paths !== undefined || searchParams.get('recursive') === 'true';
+    const entries = Object.entries(model.files)
+      .filter(([path]) => isDeep || !path.includes('/'))
+      .filter(([path]) => paths?.includes(path) ?? true);
     const lastCommit = { id: commit, title: '', date: new Date(0).toISOString() };
     response.end(JSON.stringify(entries.map((entry) => ({ ...listing(entry), lastCommit }))));
   }
@@ -149,7 +154,7 @@ export class PlayedHub implements AsyncDisposable {
   ): void {
     const content = Buffer.from(model.files[path] ?? '');
     if (content.byteLength >= LARGE_BYTES) {
-      const place = `${addressOf(this.#files)}/${repo}/${commit}/${path}`;
+      const place = `${addressOf(this.#files)}/${encodeURIComponent(repo)}/${commit}/${path}`;
       response.writeHead(302, { location: place }).end();
       return;
     }
@@ -159,8 +164,8 @@ export class PlayedHub implements AsyncDisposable {
   /** The other origin, which must not hear the token. */
   #sendLarge(request: IncomingMessage, response: ServerResponse): void {
     this.requests.push(`${request.method} large ${request.headers.authorization ?? ''}`.trim());
-    const [org, name, commit, ...path] = request.url!.slice(1).split('/');
-    const entry = this.#models.get(`${org}/${name}`)!.find((one) => one.commit === commit)!;
+    const [repo, commit, ...path] = request.url!.slice(1).split('/').map(decodeURIComponent);
+    const entry = this.#models.get(repo!)!.find((one) => one.commit === commit)!;
     this.#send(Buffer.from(entry.model.files[path.join('/')]!), request, response);
   }
 

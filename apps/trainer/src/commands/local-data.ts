@@ -1,0 +1,69 @@
+// Downloads what --data hf:org/name and --valid hf:org/name say, before a command begins, and names
+// the commit, the config and the split that they are.
+
+import { type DataName, isDataName, parseDataName } from '../hub/data-name.js';
+import { type DatasetOptions, hubDataset } from '../hub/hub-dataset.js';
+import { HubUnreachableError } from '../hub/hub-errors.js';
+import { Terminal, type TerminalOptions } from '../output/terminal.js';
+import { keptValue, type ResumeFlags } from './kept-value.js';
+
+/** The flags that have a say; a command may lack all of them. */
+interface DataFlags extends ResumeFlags {
+  readonly data?: string | undefined;
+  readonly valid?: string | undefined;
+  readonly quiet?: boolean | undefined;
+}
+
+const KEYS = ['data', 'valid'] as const;
+
+/**
+ * The flags with names of data sets that mean the same files at any time; paths stay as they are.
+ * A run that goes on keeps the commit that it began with.
+ * @throws what hubDataset does
+ */
+export async function withLocalData<F extends object>(
+  given: F,
+  { needsFiles }: Pick<DatasetOptions, 'needsFiles'>,
+  { out, err, env }: Pick<TerminalOptions, 'out' | 'err' | 'env'>,
+): Promise<F> {
+  const flags = given as DataFlags;
+  const names = KEYS.filter((key) => isDataName(flags[key]));
+  if (names.length === 0) {
+    return given;
+  }
+  const terminal = new Terminal({ out, err, env, steps: 0, isQuiet: flags.quiet ?? false });
+  const found: Partial<Record<(typeof KEYS)[number], string>> = {};
+  try {
+    for (const key of names) {
+      const flag = `--${key}` as const;
+      const typed = parseDataName(flags[key]!, flag);
+      const name = typed.revision === undefined ? keptCommit(typed, key, flags) : typed;
+      found[key] = await hubDataset(name, {
+        ...{ env, flag, needsFiles },
+        onBytes: terminal.downloading.bind(terminal),
+        onNote: (text) => terminal.warn(text),
+      }).catch((error: unknown) => {
+        throw explain(error, `${flag}: ${flags[key]}`);
+      });
+    }
+  } finally {
+    terminal.close();
+  }
+  return { ...given, ...found };
+}
+
+/** The name at the commit that the resumed run has; as it is where no such run goes on. */
+function keptCommit(name: DataName, key: (typeof KEYS)[number], flags: ResumeFlags): DataName {
+  const kept = keptValue(key, flags);
+  const own = typeof kept === 'string' && isDataName(kept) ? parseDataName(kept, key) : undefined;
+  return own?.repo === name.repo ? { ...name, revision: own.revision } : name;
+}
+
+function explain(error: unknown, name: string): unknown {
+  return error instanceof HubUnreachableError
+    ? new HubUnreachableError(
+        `${name} is not whole in the cache, and the Hub can't be asked for it: ${error.message}`,
+        { cause: error },
+      )
+    : error;
+}
