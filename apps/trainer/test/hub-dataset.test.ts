@@ -143,7 +143,7 @@ describe('the files of a split', () => {
       ':de:test',
       'de:test de/partial-test/0000.parquet',
     ],
-  ])('by %s', (_by, paths, name, split) => {
+  ])('are found by %s', (_by, paths, name, split) => {
     expect(chosen(paths, name)).toBe(split);
   });
 
@@ -154,7 +154,7 @@ describe('the files of a split', () => {
     [':en:test', 'en:test en/deep/er/c.jsonl old-1.jsonl'],
     [':all:', `all:train ${LANGUAGES.toSorted().join(' ')}`],
     [':by-key', 'by-key:train de/train.jsonl'],
-  ])('by the README: "%s"', (name, split) => {
+  ])('are those that the README has for "%s"', (name, split) => {
     expect(chosen(LANGUAGES, name, CONFIGS)).toBe(split);
   });
 

@@ -125,7 +125,7 @@ describe('a large row group', () => {
   });
 });
 
-it('of a table of texts no other column is read', async () => {
+it('a table of texts is read without its other columns', async () => {
   const read = vi.spyOn(DataBytes.prototype, 'bytesAt');
   onTestFinished(() => read.mockRestore());
   const noise = Array.from({ length: 3000 }, (_, i) => `${(i * 2654435761) % 2 ** 32}`.repeat(40));

@@ -22,6 +22,9 @@ export interface FileStamp {
   readonly ctime: string;
 }
 
+/** The stamps of all files of some data. */
+export type DataStamp = readonly FileStamp[];
+
 /** The most bytes that are read at once; a gigabyte is then a thousand reads. */
 const READ_BYTES = 2 ** 20;
 

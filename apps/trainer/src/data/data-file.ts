@@ -22,8 +22,8 @@ export interface Entry {
 
 const LINE_FEED = 10;
 const SNIFF_BYTES = 2 ** 16;
-/** The beginning of a table: behind its mark stands the header of the first page. */
-const TABLE = Buffer.from('PAR1\x15');
+/** The beginning of a table: PAR1, and the first byte of the header of a page. */
+const TABLE = Buffer.of(0x50, 0x41, 0x52, 0x31, 0x15);
 /** The beginning of a file of objects. */
 const OBJECTS = /^\ufeff?\s*(\[\s*)?\{\s*["}]/;
 
@@ -45,7 +45,7 @@ export function fileFormat(file: string | undefined): DataFormat {
   }
 }
 
-/** The format of a file that begins as a table or with an object of JSON; undefined for others. */
+/** The format of a file that begins as a table or with an object; undefined for others. */
 function sniff(file: string): DataFormat | undefined {
   const handle = openSync(file, 'r');
   try {

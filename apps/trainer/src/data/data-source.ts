@@ -4,12 +4,9 @@
 import { createHash } from 'node:crypto';
 import { isDataName } from '../hub/data-name.js';
 import { datasetFiles } from '../hub/hub-dataset.js';
-import { DataBytes, type FileStamp } from './data-bytes.js';
+import { DataBytes, type DataStamp, type FileStamp } from './data-bytes.js';
 import { type DataFormat, type Entry, entriesIn, fileFormat, placeIn } from './data-file.js';
 import { isSameStamp } from './token-cache.js';
-
-/** The stamps of all files of some data. */
-export type DataStamp = readonly FileStamp[];
 
 /** An entry of any of the files. */
 export interface SourceEntry extends Entry {
@@ -70,7 +67,7 @@ export class DataSource {
     return new DataSource({ flag, name }, files);
   }
 
-  /** Each file once, in order; one is closed, and must have been read, before the next is opened. */
+  /** Each file once, in order; it must have been read before the next one is asked for. */
   async *opened(): AsyncGenerator<DataBytes> {
     for (const { file, bytes, stamp } of this.#files) {
       await using data = await DataBytes.open(file, this.flag, bytes);

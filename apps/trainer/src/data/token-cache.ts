@@ -13,7 +13,7 @@ import { UsageError } from '../errors.js';
 import { makeDirectory } from '../files/make-directory.js';
 import { homeDirectory } from '../home-directory.js';
 import { describeSystemError } from '../system-error.js';
-import type { DataStamp } from './data-source.js';
+import type { DataStamp } from './data-bytes.js';
 import { hasTokenFile, TOKEN_FILES, TOKEN_FORMAT, type TokenIndex } from './token-file.js';
 
 /** The bytes that tokens may take without SHARDWEAVE_CACHE_MAXSIZE: those of some 10 GB of text. */

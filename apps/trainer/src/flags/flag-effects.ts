@@ -57,7 +57,7 @@ const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
   },
   'micro-steps': { needs: '--grad-accum 2 or more', holds: ({ gradAccum = 1 }) => gradAccum > 1 },
   documents: {
-    needs: 'documents, a file of JSON lines',
+    needs: 'documents, a file of JSON lines or Parquet',
     holds: ({ data }) => formatOf(data) !== 'text',
     refuses: ({ data }) => `--data ${data ?? '(the novel)'}, all of which counts`,
   },

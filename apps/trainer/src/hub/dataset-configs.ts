@@ -83,14 +83,15 @@ function toldConfigs(readme = ''): readonly ToldConfig[] {
   const [, head] = /^\ufeff?---\r?\n([\s\S]*?)\r?\n---/.exec(readme) ?? [];
   try {
     const { configs } = parse(head ?? '') as { readonly configs?: unknown };
-    return Array.isArray(configs) ? configs.filter((one) => one instanceof Object) : [];
+    return Array.isArray(configs) ? configs.filter((config) => config instanceof Object) : [];
   } catch {
     return []; // the Hub refuses such a README, or nothing is in the block
   }
 }
 
 function splitsOf({ data_files: told, data_dir: dir }: ToldConfig, all: readonly string[]): Splits {
-  const base = typeof dir === 'string' ? `${dir.replace(/^\.?\/+|\/+$/g, '')}/` : '';
+  const folder = typeof dir === 'string' ? dir.replace(/^\.?(\/+|$)|\/+$/g, '') : '';
+  const base = folder === '' ? '' : `${folder}/`;
   const below = all.filter((path) => path.startsWith(base));
   if (told === undefined || told === null) {
     return splitsByName(mostOfAKind(below), base.length);
@@ -113,8 +114,8 @@ function entriesOf(told: unknown): readonly (readonly [string, readonly string[]
   if (!Array.isArray(told)) {
     return Object.entries(told as object).map(([split, value]) => [split, globs(value)]);
   }
-  return (told as unknown[]).map((one) => {
-    const { split = 'train', path = one } = one instanceof Object ? (one as ToldFiles) : {};
+  return (told as unknown[]).map((entry) => {
+    const { split = 'train', path = entry } = entry instanceof Object ? (entry as ToldFiles) : {};
     return [String(split), globs(path)];
   });
 }

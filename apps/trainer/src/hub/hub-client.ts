@@ -86,7 +86,7 @@ export class HubClient {
     });
   }
 
-  /** The files of a commit: all of a dataset, a model's at its top level. Throws as commitOf does. */
+  /** All files of a data set's commit, or a model's at its top level. Throws as commitOf does. */
   async filesOf(repo: string, commit: string): Promise<readonly HubFile[]> {
     return await this.ask(this.#reading(repo, commit), async (calls) => {
       const files: HubFile[] = [];

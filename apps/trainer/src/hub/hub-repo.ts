@@ -83,7 +83,8 @@ export async function findRepo<T>(
     );
   }
   const { kind, flag } = use;
-  const client = new HubClient(settings, { ...options, kind, flag });
+  const { signal, onNote, pauseMs } = options;
+  const client = new HubClient(settings, { kind, flag, signal, onNote, pauseMs });
   let commit: string;
   try {
     commit = await client.commitOf(repo, revision);
