@@ -225,7 +225,11 @@ const REFUSED: readonly (readonly [name: keyof Flags, line: string, says: string
   ['evalEvery', '--eval-every 5', 'is for --valid or --valid-fraction, which is not given.'],
   ['evalBatches', '--eval-batches 5', 'is for --valid or --valid-fraction, which is not given.'],
   ['patience', '--patience 5', 'is for --valid or --valid-fraction, which is not given.'],
-  ['trainOnPrompt', '--train-on-prompt', 'is for documents, a file of JSON lines or Parquet, got --data (the'],
+  [
+    'trainOnPrompt',
+    '--train-on-prompt',
+    'is for documents, a file of JSON lines or Parquet, got --data (the',
+  ],
   ['decaySteps', '--decay-steps 5', 'is for --schedule wsd, got --schedule cosine.'],
   [
     'minLr',

@@ -171,6 +171,21 @@ describe('a push', () => {
     expect(String(pushed('ann/micro')['config.yaml'])).toContain('model: micro\n');
   });
 
+  it('names data of the Hub, which comes along', async () => {
+    const named = join(home, 'runs/named');
+    cpSync(tuned, named, { recursive: true });
+    const config = readFileSync(join(named, 'config.yaml'), 'utf8');
+    const name = `hf:ocean/chats@${base}:default:train`;
+    writeFileSync(join(named, 'config.yaml'), config.replace(`data: ${data}`, `data: ${name}`));
+    const { out } = await run(`push --from ${named} --to ann/named --yes`);
+    expect(out).not.toContain('names in place of paths');
+    expect(parse(String(pushed('ann/named')['config.yaml']))).toMatchObject({ data: name });
+    const card = String(pushed('ann/named')['README.md']);
+    expect(parse(card.split('---\n')[1]!)).toMatchObject({ datasets: ['ocean/chats'] });
+    expect(card).toContain(`| data | \`${name}\` |`);
+    expect(card).not.toContain('It wants');
+  });
+
   it('names no hash of data that has changed since', async () => {
     const text = readFileSync(data);
     writeFileSync(data, text);

@@ -4,6 +4,7 @@
 import { win32 } from 'node:path';
 import { stringify } from 'yaml';
 import { RUN_FILES } from '../files/run-files.js';
+import { isDataName, parseDataName } from '../hub/data-name.js';
 import type { License } from '../hub/hub-push.js';
 import type { StepLine } from '../output/run-records.js';
 import { baseNameOf } from './public-text.js';
@@ -52,9 +53,13 @@ function frontMatter(run: PushedRun, { license, ggufs }: CardOptions): object {
     base_model: run.base.repo,
     base_model_relation: isAdapter ? 'adapter' : 'finetune',
   };
+  const datasets = dataOf(run)
+    .filter(isDataName)
+    .map((name) => parseDataName(name, '--data').repo);
   return {
     ...license,
     ...base,
+    ...(datasets.length > 0 && { datasets: [...new Set(datasets)] }),
     library_name: isAdapter ? 'peft' : 'transformers',
     pipeline_tag: 'text-generation',
     tags: ['shardweave', ...(isAdapter ? ['lora'] : []), ...(ggufs.length > 0 ? ['gguf'] : [])],
@@ -198,15 +203,21 @@ function thinned(steps: readonly StepLine[]): StepLine[] {
   return at.map((index) => all[index]!);
 }
 
-function again({ config, base, baseName }: PushedRun): string {
-  const files = [config.data, config.valid].filter((path) => path !== undefined);
-  const names = files.map((path) => code(baseNameOf(String(path))));
+function again(run: PushedRun): string {
+  const { config, base, baseName } = run;
+  const files = dataOf(run).filter((path) => !isDataName(path));
+  const names = files.map((path) => code(baseNameOf(path)));
   const isLocal = base === undefined && win32.isAbsolute(String(config.model ?? ''));
   const own = [...names, ...(isLocal ? [code(baseName)] : [])];
   const needs =
     own.length === 0 ? '' : `\n\nIt wants ${own.join(' and ')} there, which ${are(own)} not here.`;
   const command = 'npx shardweave train --config config.yaml --out run';
   return `In a directory with ${code(RUN_FILES.config)} of this repository:\n\n\`\`\`sh\n${command}\n\`\`\`${needs}`;
+}
+
+/** What the run was trained and evaluated on: paths and names. */
+function dataOf({ config }: PushedRun): string[] {
+  return [config.data, config.valid].flatMap((name) => (name === undefined ? [] : [String(name)]));
 }
 
 const are = (names: readonly string[]) => (names.length === 1 ? 'is' : 'are');

@@ -7,6 +7,7 @@ import { type Flag, keyOf } from '../flags/flag.js';
 import { file, fileOrNone } from '../flags/flag-kinds.js';
 import { FLAGS } from '../flags/train-flags.js';
 import { homeDirectory } from '../home-directory.js';
+import { isDataName } from '../hub/data-name.js';
 import { hubNameOf, parseHubName } from '../hub/hub-name.js';
 import { isPresetName } from '../model/presets.js';
 
@@ -32,11 +33,13 @@ export function publicConfig(config: Readonly<Record<string, unknown>>): PublicC
   for (const [key, value] of Object.entries(config)) {
     const kind = kinds.get(key);
     const isPath = kind === (file as unknown) || kind === (fileOrNone as unknown);
-    const isName = key === 'model' && (isPresetName(String(value)) || parseHubName(String(value)));
+    const given = String(value);
+    const isName =
+      isDataName(given) || (key === 'model' && (isPresetName(given) || parseHubName(given)));
     if (kind === undefined || (isPath && !NAMED.includes(key))) {
       left.push(key);
     } else if (isPath && !isName) {
-      values[key] = baseNameOf(String(value));
+      values[key] = baseNameOf(given);
       named.push(key);
     } else {
       values[key] = value;
@@ -45,8 +48,11 @@ export function publicConfig(config: Readonly<Record<string, unknown>>): PublicC
   return { text: configText(values), left, named };
 }
 
-/** The name of a model by its path: its own on the Hub, else that of its directory. */
+/** The name of a model or of data by its path: its own on the Hub, else the last part. */
 export function baseNameOf(path: string): string {
+  if (isDataName(path)) {
+    return path;
+  }
   const isHome = homeDirectory() !== undefined && path === homeDirectory();
   return hubNameOf(path)?.split('@')[0] ?? (isHome ? 'model' : win32.basename(path));
 }
