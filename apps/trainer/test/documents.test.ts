@@ -100,6 +100,16 @@ describe('a document', () => {
     expect(() => encodeDocuments(chat, gpt2)).toThrow(/--tokenizer gpt2 has no chat template/);
   });
 
+  it('ends in bytes with one that no text has', async () => {
+    const bytes = await loadTokenizer('byte');
+    const [text] = encodeDocuments('{"text": "\u00e9"}', bytes);
+    expect([...text!].map((token) => (token & ~COUNTED) >>> 0)).toEqual([0xc3, 0xa9, 0xff]);
+    expect(bytes.endTokens).toEqual([0xff]);
+    const { file } = jsonlFile(['Call me', 'Ishmael'].map((line) => ({ text: line })));
+    await using found = await openFlags(`--model nano --data ${file} --seq 8 --batch 2`);
+    expect(found.train.size).toMatchObject({ tokens: 16, documents: 2 });
+  });
+
   it('ends with the end token also where a template writes none', async () => {
     const template =
       '{% for m in messages %}{{ m.role[0] }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}a>{% endif %}';
@@ -439,9 +449,9 @@ const refused: [string, (object | string)[], RegExp, (LettersOptions & { flags?:
   ],
   ['an empty set', ['', '  '], /has no documents in it\. Give a file with a line for each/],
   [
-    'bytes without an end token',
-    [{ text: 'a' }],
-    /documents, which end with an end token, but --tokenizer byte has none\. Give a --model directory/,
+    'a conversation in bytes',
+    [{ messages: [CHAT] }],
+    /, line 1: expected \{"text"\} or .* --tokenizer byte has no chat template, got "messages"/,
     { isBare: true },
   ],
   [

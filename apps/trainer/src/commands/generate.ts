@@ -148,18 +148,18 @@ class Speech {
 
 /**
  * The tokens of a prompt. An empty prompt is a begin token or, where there is none, the end token
- * that stands between texts.
+ * that stands between texts. Nothing stands between texts in bytes.
  */
 function promptTokens(prompt: string, tokenizer: Tokenizer): number[] {
-  const { beginToken, endToken, addsBegin } = tokenizer;
+  const { name, beginToken, endToken, addsBegin } = tokenizer;
   if (prompt !== '') {
     const before = addsBegin && beginToken !== undefined ? [beginToken] : [];
     return [...before, ...tokenizer.encode(prompt)];
   }
-  const first = beginToken ?? endToken;
+  const first = beginToken ?? (name === 'byte' ? undefined : endToken);
   if (first === undefined) {
     throw new UsageError(
-      `--prompt is empty, and --tokenizer ${tokenizer.name} has no token that a text begins with. Give a prompt.`,
+      `--prompt is empty, and --tokenizer ${name} has no token that a text begins with. Give a prompt.`,
     );
   }
   return [first];

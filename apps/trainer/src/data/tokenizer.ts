@@ -65,11 +65,14 @@ const PLAIN = {
   chat: undefined,
 } as const;
 
+/** No text in UTF-8 has this byte. */
+const BYTE_END = 0xff;
+
 const byteTokenizer: Tokenizer = {
   ...PLAIN,
   name: 'byte',
-  endToken: undefined,
-  endTokens: [],
+  endToken: BYTE_END,
+  endTokens: [BYTE_END],
   specialTexts: [],
   vocabularySize: 256,
   cuts: usualPlaces([]),
