@@ -31,29 +31,30 @@ function packRows(
   order: Iterable<number>,
   { lengths, seq }: { readonly lengths: ArrayLike<number>; readonly seq: number },
 ): Packing {
-  const firstPiece: number[] = [];
-  const document: number[] = [];
-  const starts: number[] = [];
-  let used = seq;
+  let most = 0;
+  for (let i = 0; i < lengths.length; i++) {
+    most += Math.max(0, Math.ceil((lengths[i]! - 1) / seq));
+  }
+  // There may be millions of pieces, so they are counted first and not collected in lists.
+  const document = new Uint32Array(most);
+  const starts = new Uint32Array(most);
+  const firstPiece = new Uint32Array(most + 1);
+  let [numPieces, numRows, used] = [0, 0, seq];
   for (const i of order) {
     const targets = lengths[i]! - 1;
-    for (let start = 0; start < targets; start += seq) {
+    for (let start = 0; start < targets; start += seq, numPieces++) {
       const size = Math.min(seq, targets - start);
       if (used + size > seq) {
-        firstPiece.push(document.length);
+        firstPiece[numRows++] = numPieces;
         used = 0;
       }
-      document.push(i);
-      starts.push(start);
+      document[numPieces] = i;
+      starts[numPieces] = start;
       used += size;
     }
   }
-  return {
-    numRows: firstPiece.length,
-    firstPiece: Uint32Array.from([...firstPiece, document.length]),
-    document: Uint32Array.from(document),
-    start: Uint32Array.from(starts),
-  };
+  firstPiece[numRows] = numPieces;
+  return { numRows, firstPiece: firstPiece.slice(0, numRows + 1), document, start: starts };
 }
 
 export interface PackedOptions {
