@@ -69,7 +69,7 @@ const SMALL = `--device cpu --transport memory --seq 32 --batch 2 --lora-rank 2 
 it('trains adapters beside a model by its name, and goes on beside the same commit', async () => {
   const commit = publish('first');
   const out = join(folder, 'run');
-  const line = `train --model ${REPO} ${SMALL} --out ${out} --save-every 1`;
+  const line = `train --model ${REPO} ${SMALL} --quiet --out ${out} --save-every 1`;
   const first = await run(`${line} --steps 2`);
   expect([first.code, first.err]).toEqual([0, '']);
   const config = readFileSync(join(out, 'config.yaml'), 'utf8');
@@ -86,7 +86,7 @@ it('trains adapters beside a model by its name, and goes on beside the same comm
   for (const [i, resume] of [out, join(out, 'saves', 'step-000003')].entries()) {
     const other = join(folder, `beside-${i}`);
     const beside = await run(
-      `train --model ${REPO} ${SMALL} --steps 4 --resume ${resume} --out ${other}`,
+      `train --model ${REPO} ${SMALL} --quiet --steps 4 --resume ${resume} --out ${other}`,
     );
     expect([beside.code, beside.err]).toEqual([0, '']);
     expect(readFileSync(join(other, 'config.yaml'), 'utf8')).toContain(`${REPO}@${commit}`);

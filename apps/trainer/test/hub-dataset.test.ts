@@ -283,7 +283,7 @@ describe('a command', () => {
     expect(config()).toContain(`valid: hf:${REPO}@${commit}:default:test\n`);
 
     publish({ 'train.jsonl': lines('moved'), 'test.jsonl': lines('moved') });
-    const more = await run(`${line} --steps 2 --resume auto`);
+    const more = await run(`${line} --quiet --steps 2 --resume auto`);
     expect([more.code, more.err]).toEqual([0, '']);
     expect(config()).toContain(`data: hf:${REPO}@${commit}:default:train\n`);
     const own = await run(`eval --model ${out} --device cpu --seq 16 --data hf:${REPO}`);

@@ -89,7 +89,7 @@ beforeAll(async () => {
   device.dispose();
   await backend.dispose();
   await openHub();
-  const small = `--data ${data} --device cpu --threads 1 --strategy single --seq 16 --batch 2 --cache ${home}/cache`;
+  const small = `--data ${data} --device cpu --threads 1 --strategy single --seq 16 --batch 2 --quiet --cache ${home}/cache`;
   const lora = await run(
     `train --model ${BASE} ${small} --lora-rank 2 --steps 3 --valid-fraction 0.3 --eval-every 2 --out ${tuned}`,
   );
