@@ -82,7 +82,7 @@ export function decidedFlags(
     loraAlpha: lora?.alpha,
     loraDropout: lora?.dropout,
     loraTargets: lora?.targets,
-    adapter: lora?.directory,
+    adapter: lora?.directory && (hubNameOf(lora.directory) ?? lora.directory),
   };
 }
 

@@ -44,7 +44,7 @@ describe('the flags of train', () => {
       '--lora-alpha <X>',
       '--lora-dropout <P>',
       '--lora-targets <NAMES>',
-      '--adapter <DIR>',
+      '--adapter <DIR|ORG/NAME>',
       '--batch <B>',
       '--seq <T>',
       '--steps <S>',

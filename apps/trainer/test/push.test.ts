@@ -152,6 +152,7 @@ describe('a push', () => {
     expect(text).toMatch(/\| data \| `chats\.jsonl`: \d+ tokens in 6 documents, .*sha256 `/);
     expect(text).toContain(sum);
     expect(text).toContain('npx shardweave train --config config.yaml --out run\n');
+    expect(text).toContain(`generate --model ${BASE} --adapter ann/whale-lora --prompt`);
     expect(text).toContain('| rank 2, alpha 4 on all linear layers |');
     expect(text).not.toContain('Ahab');
     const config = parse(String(pushed('ann/whale-lora')['config.yaml']));
@@ -233,6 +234,18 @@ describe('a push', () => {
     }
     expect(readdirSync(path)).toEqual(expect.arrayContaining(['model.safetensors', 'config.json']));
     expect(String(pushed('ocean/mine')['README.md'])).toContain('library_name: transformers');
+  });
+
+  it('brings adapters that a command finds again by their name', async () => {
+    await push('--yes');
+    const line = `generate --model ${BASE} --device cpu --max-tokens 5 --temperature 0 --quiet --prompt Who`;
+    const own = await run(`${line} --adapter ${tuned}`);
+    expect(await run(`${line} --adapter ann/whale-lora`)).toEqual(own);
+    expect(own.code).toBe(0);
+    expect(await run(`${line} --adapter ${BASE}`)).toMatchObject({
+      code: 2,
+      err: `error: --adapter: expected adapter_config.json and adapter_model.safetensors in ${BASE}, got no adapter_config.json. Name a repository of adapters; a whole model is a --model.\n`,
+    });
   });
 
   it('replaces what an earlier one brought, and what it has no more goes', async () => {

@@ -37,7 +37,7 @@ const SMALL_BINDING = 48 * 1024;
  */
 const SOME_TILES = /f32 \[1, 1\/1, \d+\/\d+, [48]\] (?!documents)|isAligned.* p 0.3/;
 
-/** The time of a case whose kernels another program's load and a cold cache make slow to compile. */
+/** The time of a case whose kernels take long to compile, by a cold cache and other programs. */
 const COMPILED_MS = 600_000;
 
 /** With so few operations for a dispatch, attention is cut: see cut-grid.ts. */

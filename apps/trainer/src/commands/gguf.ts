@@ -30,7 +30,7 @@ const FLAGS = {
   ]),
   out: needed(file, ['--out <FILE>', 'a new one, such as model.gguf']),
   adapter: flag(file, undefined, [
-    '--adapter <DIR>',
+    '--adapter <DIR|ORG/NAME>',
     'write these adapters of the model alone, for the base that one already has',
   ]),
   type: flag(oneOf(GGUF_TYPES), undefined, [

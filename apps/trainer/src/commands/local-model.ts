@@ -1,9 +1,11 @@
-// Makes of --model org/name a directory on this machine, before a command begins.
+// Makes of --model org/name, and of --adapter, a directory on this machine, before a command
+// begins.
 
 import { existsSync } from 'node:fs';
 import { HubUnreachableError } from '../hub/hub-errors.js';
 import type { HubOptions } from '../hub/hub-model.js';
-import { parseHubName } from '../hub/hub-name.js';
+import { type HubName, parseHubName } from '../hub/hub-name.js';
+import { ADAPTER_FILES } from '../model/adapter-directory.js';
 import { isPresetName } from '../model/presets.js';
 import { Terminal, type TerminalOptions } from '../output/terminal.js';
 import { keptValue, type ResumeFlags } from './kept-value.js';
@@ -14,13 +16,17 @@ export type ModelNeed = 'weights' | 'config';
 /** The flags that have a say; a command may lack all of them. */
 interface ModelFlags extends ResumeFlags {
   readonly model?: string | undefined;
+  readonly adapter?: string | undefined;
   readonly quiet?: boolean | undefined;
 }
 
+const KEYS = ['model', 'adapter'] as const;
+type Key = (typeof KEYS)[number];
+
 /**
- * The flags with a model's directory in place of its name. A path that exists is taken as it is,
- * and so is a preset. A run that goes on keeps the commit that it began with.
- * @throws what hubModel does
+ * The flags with directories in place of the names of a model and of adapters. A path that exists
+ * is taken as it is, and so is a preset. A run that goes on keeps the commits that it began with.
+ * @throws what hubModel and hubAdapter do
  */
 export async function withLocalModel<F extends object>(
   given: F,
@@ -28,12 +34,12 @@ export async function withLocalModel<F extends object>(
   { out, err, env }: Pick<TerminalOptions, 'out' | 'err' | 'env'>,
 ): Promise<F> {
   const flags = given as ModelFlags;
-  const { model = '', quiet = false } = flags;
-  const name = parseHubName(model);
-  if (name === undefined || isPresetName(model) || existsSync(model)) {
+  const names = KEYS.flatMap((key) => nameOf(key, flags) ?? []);
+  if (names.length === 0) {
     return given;
   }
-  const terminal = new Terminal({ out, err, env, steps: 0, isQuiet: quiet });
+  const isQuiet = flags.quiet ?? false;
+  const terminal = new Terminal({ out, err, env, steps: 0, isQuiet });
   const options: HubOptions = {
     env,
     needsWeights: need === 'weights',
@@ -44,27 +50,46 @@ export async function withLocalModel<F extends object>(
       await checkHeaders(directory, files);
     },
   };
+  const found: Partial<Record<Key, string>> = {};
   try {
-    // The library of the Hub is large, and most commands need none of it.
-    const { hubModel } = await import('../hub/hub-model.js');
-    const kept = name.revision === undefined ? keptCommit(name.repo, flags) : undefined;
-    const path = await hubModel({ ...name, revision: kept ?? name.revision }, options);
-    return { ...given, model: path };
-  } catch (error) {
-    if (!(error instanceof HubUnreachableError)) {
-      throw error;
+    for (const { key, name } of names) {
+      found[key] = await find(key, name, options).catch((error: unknown) => {
+        throw explain(error, key, flags[key]!);
+      });
     }
-    throw new HubUnreachableError(
-      `--model: there is no directory ${model} here, and the Hub can't be asked for a model of that name: ${error.message}`,
-      { cause: error },
-    );
   } finally {
     terminal.close();
   }
+  return { ...given, ...found };
 }
 
-/** The commit of the model that the resumed run has; undefined where no such run goes on. */
-function keptCommit(repo: string, flags: ResumeFlags): string | undefined {
-  const kept = parseHubName(String(keptValue('model', flags)));
-  return kept?.repo === repo ? kept.revision : undefined;
+/** The name on the Hub that a flag has, at the commit that a resumed run has. */
+function nameOf(key: Key, flags: ModelFlags): { key: Key; name: HubName } | undefined {
+  const { [key]: typed = '' } = flags;
+  const name = parseHubName(typed);
+  if (name === undefined || isPresetName(typed) || existsSync(typed)) {
+    return undefined;
+  }
+  const kept = name.revision ? undefined : parseHubName(String(keptValue(key, flags)));
+  const revision = kept?.repo === name.repo ? kept.revision : name.revision;
+  return { key, name: { ...name, revision } };
+}
+
+/** The library of the Hub is large, and most commands need none of it. */
+async function find(key: Key, name: HubName, options: HubOptions): Promise<string> {
+  if (key === 'adapter') {
+    const { hubAdapter } = await import('../hub/hub-adapter.js');
+    return await hubAdapter(name, Object.values(ADAPTER_FILES), options);
+  }
+  const { hubModel } = await import('../hub/hub-model.js');
+  return await hubModel(name, options);
+}
+
+function explain(error: unknown, key: Key, typed: string): unknown {
+  return error instanceof HubUnreachableError
+    ? new HubUnreachableError(
+        `--${key}: there is no directory ${typed} here, and the Hub can't be asked for a name: ${error.message}`,
+        { cause: error },
+      )
+    : error;
 }

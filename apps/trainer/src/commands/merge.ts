@@ -19,7 +19,10 @@ const FLAGS = {
     '--model <DIR|ORG/NAME>',
     'the base model that the adapters were trained on',
   ]),
-  adapter: needed(file, ['--adapter <DIR>', 'adapter_config.json and adapter_model.safetensors']),
+  adapter: needed(file, [
+    '--adapter <DIR|ORG/NAME>',
+    'adapter_config.json and adapter_model.safetensors',
+  ]),
   out: needed(file, ['--out <DIR>', 'a new directory for the model, its tokenizer beside it']),
   dtype: flag(oneOf(['f32', 'bf16', 'f16']), undefined, [
     '--dtype <f32|bf16|f16>',

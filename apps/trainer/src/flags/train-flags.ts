@@ -244,7 +244,7 @@ export const GROUPS = {
       'all-linear, or names of layers such as q_proj,v_proj (default: all-linear)',
     ]),
     adapter: free('all')(file, undefined, [
-      '--adapter <DIR>',
+      '--adapter <DIR|ORG/NAME>',
       'go on training the adapters of a PEFT directory',
     ]),
   },

@@ -24,7 +24,7 @@ export const MODEL = {
     'config.json, weights and tokenizer.json, or a run; or a model of the Hub',
   ]),
   adapter: flag(file, undefined, [
-    '--adapter <DIR>',
+    '--adapter <DIR|ORG/NAME>',
     "PEFT's adapter_config.json and adapter_model.safetensors",
   ]),
   tokenizer: flag(oneOf(['model', 'byte', 'gpt2']), undefined, [

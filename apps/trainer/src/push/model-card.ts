@@ -96,6 +96,10 @@ function usage({ base, kind }: PushedRun, { repo, ggufs }: CardOptions): string[
       : base === undefined
         ? []
         : [
+            '```sh',
+            `npx shardweave generate --model ${base.repo} --adapter ${repo} --prompt 'Once'`,
+            '```',
+            '',
             '```python',
             'from peft import AutoPeftModelForCausalLM',
             `model = AutoPeftModelForCausalLM.from_pretrained("${repo}")`,

@@ -14,6 +14,9 @@ import { isPresetName } from '../model/presets.js';
 /** Flags of a file or directory that a run needs, which stay by the last part of their path. */
 const NAMED = ['model', 'data', 'valid', 'adapter'];
 
+/** Those of them that may be names on the Hub. */
+const HUB_KEYS = ['model', 'adapter'];
+
 /** A config.yaml for others. */
 export interface PublicConfig {
   readonly text: string;
@@ -35,7 +38,9 @@ export function publicConfig(config: Readonly<Record<string, unknown>>): PublicC
     const isPath = kind === (file as unknown) || kind === (fileOrNone as unknown);
     const given = String(value);
     const isName =
-      isDataName(given) || (key === 'model' && (isPresetName(given) || parseHubName(given)));
+      isDataName(given) ||
+      (key === 'model' && isPresetName(given)) ||
+      (HUB_KEYS.includes(key) && parseHubName(given));
     if (kind === undefined || (isPath && !NAMED.includes(key))) {
       left.push(key);
     } else if (isPath && !isName) {
