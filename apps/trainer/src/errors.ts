@@ -3,7 +3,7 @@
 
 import { constants } from 'node:os';
 import { formatBytes } from './format.js';
-import { describeSystemError, openFilesHint } from './system-error.js';
+import { describeSystemError, fileLimitHint } from './system-error.js';
 
 /** The base of the errors that end the command; `exitCode` is the exit code of the process. */
 export class TrainerError extends Error {
@@ -119,7 +119,7 @@ export function failureOf(error: unknown): Failure {
   if (path !== undefined && syscall !== undefined) {
     const what = `${path} can't be used (${describeSystemError(error)}).`;
     const hint =
-      openFilesHint(error) ?? 'Give another path, or the right to read and write this one.';
+      fileLimitHint(error) ?? 'Give another path, or the right to read and write this one.';
     return { exitCode: 1, failure: `${what} ${hint}` };
   }
   const failure = error instanceof Error ? (error.stack ?? error.message) : String(error);

@@ -18,9 +18,13 @@ export function describeSystemError(error: unknown): string {
 /** The codes of the limits of open files: that of a process, and that of the machine. */
 const TOO_MANY_FILES: readonly unknown[] = ['EMFILE', 'ENFILE'];
 
-/** What helps where the limit of open files is reached; undefined after another error. */
-export function openFilesHint(error: unknown): string | undefined {
-  return TOO_MANY_FILES.includes((error as NodeJS.ErrnoException | null | undefined)?.code)
+/** What helps where a limit of files is reached; undefined after another error. */
+export function fileLimitHint(error: unknown): string | undefined {
+  const code = (error as NodeJS.ErrnoException | null | undefined)?.code;
+  if (code === 'EFBIG') {
+    return 'Raise the limit of the size of files (ulimit -f), or take a disk that holds larger ones.';
+  }
+  return TOO_MANY_FILES.includes(code)
     ? 'Raise the limit of open files (ulimit -n), or take fewer ranks in a process.'
     : undefined;
 }

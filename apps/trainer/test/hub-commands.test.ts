@@ -48,8 +48,8 @@ afterEach(async () => {
 });
 
 /** Publishes a commit of the model; the text of its README makes it another one. */
-const publish = (readme: string, weights = state) =>
-  hub.push(REPO, {
+const publish = (readme: string, weights = state, repo = REPO) =>
+  hub.push(repo, {
     files: {
       'README.md': readme,
       'config.json': JSON.stringify(CONFIG),
@@ -92,10 +92,20 @@ it('trains adapters beside a model by its name, and goes on beside the same comm
     expect(readFileSync(join(other, 'config.yaml'), 'utf8')).toContain(`${REPO}@${commit}`);
   }
 
-  const said = await run(
-    `generate --model ${REPO}@${commit} --adapter ${out} --device cpu --max-tokens 3 --prompt Call --temperature 0`,
-  );
+  expect(adapter.revision).toBe(commit);
+  const say = `--adapter ${out} --device cpu --max-tokens 3 --prompt Call --temperature 0 --quiet`;
+  hub.requests.length = 0;
+  const said = await run(`generate --model ${REPO} ${say}`);
+  expect(hub.requests).toEqual([]); // the commit is that of the adapters
+  expect(said).toEqual(await run(`generate --model ${REPO}@${commit} ${say}`));
   expect([said.code, said.err]).toEqual([0, '']);
+  const moved = await run(`generate --model ${REPO}@main ${say}`);
+  expect(moved.code).toBe(0);
+  publish('other', state, 'ocean/shark');
+  const other = await run(`generate --model ocean/shark ${say}`.replace(' --quiet', ''));
+  expect(other.err).toBe(
+    `warning: --adapter: these adapters were trained beside ${REPO}@${commit}, and --model is ocean/shark. Beside other weights they say nothing of use.\n`,
+  );
   const lora = join(folder, 'lora.gguf');
   const { code, err } = await run(`gguf --model ${REPO} --adapter ${out} --out ${lora}`);
   expect([code, err]).toEqual([0, '']);

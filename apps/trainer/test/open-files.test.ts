@@ -32,6 +32,6 @@ it('a file that is written and that the system can make no larger is named', () 
   const error = { code: 'EFBIG', errno: -27, syscall: 'write', message: 'EFBIG' };
   expect(failureOf(namingDisk(error, '/on/fat/model'))).toEqual({
     exitCode: 1,
-    failure: `/on/fat/model can't be used (file too large). Give another path, or the right to read and write this one.`,
+    failure: `/on/fat/model can't be used (file too large). Raise the limit of the size of files (ulimit -f), or take a disk that holds larger ones.`,
   });
 });

@@ -2,7 +2,15 @@
 // commit, with a card, and without anything of the machine that trained it.
 
 import { createHash } from 'node:crypto';
-import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  cpSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { Decoder, type HostTensor, stateDict, writeSafetensors } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
@@ -205,7 +213,7 @@ describe('a push', () => {
     };
     const config = 'adapter/adapter_config.json';
     swap(config, `"${BASE}"`, JSON.stringify(`/mnt/${USER}/small`));
-    swap(config, '{', `{"cache": ${JSON.stringify(join(home, 'kept'))},`);
+    swap(config, '{', `{"runtime_config": ${JSON.stringify(join(home, 'kept'))},`);
     swap('config.yaml', `${BASE}@${base}`, join(home, 'small'));
     expect(await run(`push --from ${local} --to ann/local --yes`)).toMatchObject({ code: 0 });
     const { out } = await push('--yes');
@@ -217,7 +225,7 @@ describe('a push', () => {
       }
     }
     const adapter = JSON.parse(String(pushed('ann/local')['adapter_config.json']));
-    expect(adapter).toMatchObject({ base_model_name_or_path: 'small', cache: 'kept' });
+    expect(adapter).toMatchObject({ base_model_name_or_path: 'small', runtime_config: 'kept' });
     expect(String(pushed('ann/local')['README.md'])).not.toContain('base_model');
     expect(String(pushed('ann/whale-lora')['mine.Modelfile'])).toBe(
       `# FROM names the base: a GGUF of ${BASE}, or a model of ollama.\nFROM ./base.gguf\nADAPTER ./mine.gguf\n`,
@@ -329,7 +337,7 @@ describe('a refusal', () => {
     [
       'a token that nobody has',
       () => push('--yes', { env: { HF_TOKEN: 'old' } }),
-      /doesn't know the token in HF_TOKEN \(401\)\. Make one/,
+      /doesn't know the token of HF_TOKEN, or else of hf auth login \(401\)\. Make one/,
     ],
     [
       'a token that may only read',
@@ -393,6 +401,30 @@ describe('a refusal', () => {
       code: 1,
       err: `error: ${endpoint} can't be reached (ECONNREFUSED).\n`,
     });
+  });
+
+  it.each<[string, (path: string) => void, RegExp]>([
+    ['cut off', (path) => truncateSync(path, 300), /is the file truncated/i],
+    [
+      'gone',
+      (path) => rmSync(path),
+      /expected a directory with config.json and weights|no such file/,
+    ],
+  ])('brings no weights that are %s', async (_, harm, says) => {
+    const left: [string, string][] = [
+      [whole, 'model/model.safetensors'],
+      [tuned, 'adapter/adapter_model.safetensors'],
+    ];
+    for (const [from, weights] of left) {
+      const harmed = join(newFolder(), 'run');
+      cpSync(from, harmed, { recursive: true });
+      harm(join(harmed, weights));
+      const { code, err } = await run(`push --from ${harmed} --to ann/harmed --yes`);
+      expect(code).toBe(2);
+      expect(err).toMatch(/^error: --from: what .* has left can't be pushed\. /);
+      expect(err).toMatch(says);
+    }
+    expect(uploads.commits).toEqual([]);
   });
 
   it('names convert where a run did not come to its end', async () => {

@@ -4,8 +4,8 @@
 import { existsSync } from 'node:fs';
 import { HubUnreachableError } from '../hub/hub-errors.js';
 import type { HubOptions } from '../hub/hub-model.js';
-import { type HubName, parseHubName } from '../hub/hub-name.js';
-import { ADAPTER_FILES } from '../model/adapter-directory.js';
+import { type HubName, isCommit, parseHubName } from '../hub/hub-name.js';
+import { ADAPTER_FILES, hubBaseOf } from '../model/adapter-directory.js';
 import { isPresetName } from '../model/presets.js';
 import { Terminal, type TerminalOptions } from '../output/terminal.js';
 import { keptValue, type ResumeFlags } from './kept-value.js';
@@ -34,8 +34,8 @@ export async function withLocalModel<F extends object>(
   { out, err, env }: Pick<TerminalOptions, 'out' | 'err' | 'env'>,
 ): Promise<F> {
   const flags = given as ModelFlags;
-  const names = KEYS.flatMap((key) => nameOf(key, flags) ?? []);
-  if (names.length === 0) {
+  const [model, adapter] = KEYS.map((key) => nameOf(key, flags)) as [HubName?, HubName?];
+  if (model === undefined && adapter === undefined) {
     return given;
   }
   const isQuiet = flags.quiet ?? false;
@@ -52,10 +52,21 @@ export async function withLocalModel<F extends object>(
   };
   const found: Partial<Record<Key, string>> = {};
   try {
-    for (const { key, name } of names) {
+    const take = async (key: Key, name: HubName) => {
       found[key] = await find(key, name, options).catch((error: unknown) => {
         throw explain(error, key, flags[key]!);
       });
+    };
+    await (adapter && take('adapter', adapter));
+    if (model !== undefined) {
+      const base = hubBaseOf(found.adapter ?? flags.adapter ?? '');
+      const name = besideAdapters(model, base);
+      if (base !== undefined && !isBase(name, base)) {
+        terminal.warn(
+          `--adapter: these adapters were trained beside ${textOf(base)}, and --model is ${textOf(name)}. Beside other weights they say nothing of use.`,
+        );
+      }
+      await take('model', name);
     }
   } finally {
     terminal.close();
@@ -63,8 +74,25 @@ export async function withLocalModel<F extends object>(
   return { ...given, ...found };
 }
 
+/** A model's name without a revision means the commit beside which its adapters were trained. */
+function besideAdapters(model: HubName, base: HubName | undefined): HubName {
+  const isOpen = model.revision === undefined && base?.repo === model.repo;
+  return isOpen ? base : model;
+}
+
+/** Whether a model is the one that adapters name, as far as the names tell. */
+function isBase(model: HubName, base: HubName): boolean {
+  const isOther =
+    [model.revision, base.revision].every(isCommit) && model.revision !== base.revision;
+  return model.repo === base.repo && !isOther;
+}
+
+function textOf({ repo, revision }: HubName): string {
+  return revision === undefined ? repo : `${repo}@${revision}`;
+}
+
 /** The name on the Hub that a flag has, at the commit that a resumed run has. */
-function nameOf(key: Key, flags: ModelFlags): { key: Key; name: HubName } | undefined {
+function nameOf(key: Key, flags: ModelFlags): HubName | undefined {
   const { [key]: typed = '' } = flags;
   const name = parseHubName(typed);
   if (name === undefined || isPresetName(typed) || existsSync(typed)) {
@@ -72,7 +100,7 @@ function nameOf(key: Key, flags: ModelFlags): { key: Key; name: HubName } | unde
   }
   const kept = name.revision ? undefined : parseHubName(String(keptValue(key, flags)));
   const revision = kept?.repo === name.repo ? kept.revision : name.revision;
-  return { key, name: { ...name, revision } };
+  return { ...name, revision };
 }
 
 /** The library of the Hub is large, and most commands need none of it. */
@@ -88,7 +116,7 @@ async function find(key: Key, name: HubName, options: HubOptions): Promise<strin
 function explain(error: unknown, key: Key, typed: string): unknown {
   return error instanceof HubUnreachableError
     ? new HubUnreachableError(
-        `--${key}: there is no directory ${typed} here, and the Hub can't be asked for a name: ${error.message}`,
+        `--${key}: there is no directory ${typed} here, and the Hub doesn't give what has that name: ${error.message}`,
         { cause: error },
       )
     : error;

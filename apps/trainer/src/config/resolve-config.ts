@@ -187,7 +187,7 @@ function modelSource(model: string): ModelSource {
     return { kind: 'directory', ...directory };
   }
   throw new UsageError(
-    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory. See --help.`,
+    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory. A model of the Hub is org/name, such as Qwen/Qwen3-0.6B. See --help.`,
   );
 }
 

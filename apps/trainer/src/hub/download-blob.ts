@@ -116,7 +116,7 @@ async function fill(out: FileHandle, { file, part, options }: Filling): Promise<
     } catch (error) {
       signal?.throwIfAborted();
       if (!isBreak(error)) {
-        throw error;
+        throw done > 0 && error instanceof HubUnreachableError ? keeping(error, done) : error;
       }
       left = done > before ? EMPTY_TRIES : left - 1;
       if (left === 0) {
@@ -143,6 +143,13 @@ async function fill(out: FileHandle, { file, part, options }: Filling): Promise<
       `${path}: expected bytes with the hash ${etag}, as the Hub names them, got ${found}. They were removed; run the command again.`,
     );
   }
+}
+
+function keeping(cause: HubUnreachableError, done: number): HubUnreachableError {
+  return new HubUnreachableError(
+    `${cause.message} The first ${done} bytes are kept: the same command goes on there.`,
+    { cause },
+  );
 }
 
 /** Whether a body ended early; the errors of files have the call that failed in `syscall`. */

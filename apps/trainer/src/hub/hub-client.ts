@@ -311,6 +311,6 @@ function watched(body: RequestInit['body'], onBytes: (bytes: number) => void) {
 
 /** Why a request has failed, as the system names it. */
 export function reasonOf(error: Error): string {
-  const { code, message } = (error.cause ?? error) as NodeJS.ErrnoException;
-  return code ?? message;
+  const { code, name, message } = (error.cause ?? error) as NodeJS.ErrnoException;
+  return name === 'AbortError' ? 'no answer in time' : (code ?? message);
 }

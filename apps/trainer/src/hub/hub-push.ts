@@ -197,7 +197,7 @@ export class HubPush {
     }
     if (status === 401) {
       return new UsageError(
-        `--to: ${endpoint} doesn't know the token in HF_TOKEN (401). Make one that may write on ${endpoint}/settings/tokens.`,
+        `--to: ${endpoint} doesn't know the token of HF_TOKEN, or else of hf auth login (401). Make one that may write on ${endpoint}/settings/tokens.`,
       );
     }
     const why = `(${status}${await saidBy(response)})`;

@@ -50,8 +50,8 @@ export interface RepoUse<T> {
 }
 
 const PAUSE_MS = 1000;
-/** What the system says of the directory of another user, and of a disk that is only read. */
-const DENIED: ReadonlySet<unknown> = new Set(['EACCES', 'EPERM', 'EROFS']);
+/** What the system says of another user's directory, of a disk that is only read, of no place. */
+const DENIED: ReadonlySet<unknown> = new Set(['EACCES', 'EPERM', 'EROFS', 'ENOENT', 'ENOTDIR']);
 
 /**
  * Finds what a command wants of a repository, and downloads what is missing.

@@ -2,7 +2,7 @@
 
 import { DivergedError, RankFailedError, type TrainerError, UsageError } from '../errors.js';
 import type { RankEvent } from '../rank/events.js';
-import { openFilesHint } from '../system-error.js';
+import { fileLimitHint } from '../system-error.js';
 import type { RankFailure } from './messages.js';
 
 /** How a rank ended before its work was done. */
@@ -45,7 +45,7 @@ const LOST_DEVICE =
 /** An error as a rank reports it. */
 export function describeFailure(error: unknown): RankFailure {
   const message = error instanceof Error ? error.message : String(error);
-  const hint = codeOf(error) === 'DEVICE_LOST' ? LOST_DEVICE : openFilesHint(error);
+  const hint = codeOf(error) === 'DEVICE_LOST' ? LOST_DEVICE : fileLimitHint(error);
   const words = hint === undefined ? message : `${message.replace(/\.?$/, '.')} ${hint}`;
   return { message: words, kind: kindOf(error) };
 }

@@ -1,6 +1,6 @@
 // Adapters on disk in PEFT's layout: adapter_config.json beside adapter_model.safetensors.
 
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import {
@@ -19,6 +19,7 @@ import {
 } from '@shardweave/nn';
 import { RUN_FILES } from '../files/run-files.js';
 import type { FilePieces } from '../files/write-file.js';
+import { type HubName, parseHubName } from '../hub/hub-name.js';
 import { explainFiles, FileSource } from './file-source.js';
 
 export const ADAPTER_FILES = {
@@ -35,6 +36,21 @@ export function findAdapter(path: string): string {
   const inRun = join(directory, RUN_FILES.adapter);
   const has = (where: string) => existsSync(join(where, ADAPTER_FILES.config));
   return !has(directory) && has(inRun) ? inRun : directory;
+}
+
+/**
+ * The model on the Hub beside which adapters were trained, as their config names it; undefined for
+ * another, and where nobody can read that.
+ */
+export function hubBaseOf(path: string): HubName | undefined {
+  try {
+    const text = readFileSync(join(findAdapter(path), ADAPTER_FILES.config), 'utf8');
+    const { base_model_name_or_path: base, revision } = JSON.parse(text) as Record<string, unknown>;
+    const name = parseHubName(String(base));
+    return name && { repo: name.repo, revision: revision == null ? undefined : String(revision) };
+  } catch {
+    return undefined;
+  }
 }
 
 /**
@@ -74,11 +90,17 @@ export function withAdapterState<T>(
 /**
  * The files of the adapters in a model's state, the weights first, because a config alone would
  * stand for adapters without values.
- * @param options.base where the base model is
+ * @param options.base where the base model is: its directory, or its name on the Hub, whose commit
+ * is `revision`
  */
 export function adapterFiles(
   state: ReadonlyMap<string, HostTensor | LazyTensor>,
-  options: { readonly config: LoraConfig; readonly base: string; readonly fanInFanOut: boolean },
+  options: {
+    readonly config: LoraConfig;
+    readonly base: string;
+    readonly revision?: string | undefined;
+    readonly fanInFanOut: boolean;
+  },
 ): readonly FilePieces[] {
   const { config, ...rest } = options;
   const tensors = peftState(state);

@@ -22,12 +22,11 @@ export async function trainedFiles(
 ): Promise<readonly FilePieces[]> {
   const { model, modelConfig, lora } = config;
   if (lora !== undefined) {
+    const path = model.kind === 'directory' ? model.path : model.name;
+    const [base = path, revision] = hubNameOf(path)?.split('@') ?? [];
     return adapterFiles(state, {
       config: { ...lora, layers: peftLayers(state) },
-      base:
-        model.kind === 'directory'
-          ? (hubNameOf(model.path)?.split('@')[0] ?? model.path)
-          : model.name,
+      ...{ base, revision },
       fanInFanOut: modelConfig.model_type === 'gpt2',
     });
   }

@@ -7,10 +7,13 @@ import { parse } from 'yaml';
 import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../files/run-files.js';
 import { type HubName, parseHubName } from '../hub/hub-name.js';
+import { readAdapter } from '../model/adapter-directory.js';
+import { findModel, withModelState } from '../model/model-directory.js';
 import { isPresetName } from '../model/presets.js';
 import { readRun } from '../output/report.js';
 import type { RunSummary } from '../output/run-directory.js';
 import type { StepLine } from '../output/run-records.js';
+import { weightsOf } from '../saves/model-save.js';
 import { stateOf } from '../saves/run-state.js';
 import { baseNameOf } from './public-text.js';
 
@@ -56,6 +59,7 @@ export async function readPushedRun(from: string): Promise<PushedRun> {
   const path = join(directory, result);
   const isDone = is === 'done';
   requireResult(path, { from, result, configPath, isDone });
+  await requireWhole(path, result, from);
   const records = readRun(directory);
   const header = records.filter((record) => record.type === 'header').at(-1);
   const begun = records.filter((record) => record.type === 'run').at(-1);
@@ -96,6 +100,27 @@ function requireResult(
   throw new UsageError(
     `--from: ${from} has ${what}, for it did not come to its end. Go on with it by train --resume auto, or make one of its newest save${way}: shardweave convert --from ${from} --out ${join(from, result)}.`,
   );
+}
+
+/** @throws {UsageError} where weights are missing, cut off, or those of another shape */
+async function requireWhole(path: string, kind: PushedRun['kind'], from: string): Promise<void> {
+  try {
+    if (kind === 'adapter') {
+      await readAdapter(path);
+      return;
+    }
+    const { config: modelConfig } = await findModel(path, '--from');
+    const model = { kind: 'directory', path, hasWeights: true } as const;
+    await withModelState(path, modelConfig, async (state) => {
+      weightsOf(state, { model, modelConfig });
+    });
+  } catch (cause) {
+    if (!(cause instanceof UsageError)) {
+      throw cause;
+    }
+    const why = cause.message.replace(/^--\w+: /, '');
+    throw new UsageError(`--from: what ${from} has left can't be pushed. ${why}`, { cause });
+  }
 }
 
 async function summaryOf(directory: string): Promise<RunSummary> {

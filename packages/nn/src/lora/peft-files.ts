@@ -110,16 +110,23 @@ export function peftConfigText(
   options: {
     /** The base model's directory or name on the Hub. */
     readonly base?: string;
+    /** The commit of a base model on the Hub. Default none, which means the newest one. */
+    readonly revision?: string | undefined;
     /** Whether the layers store their weights [in, out], as GPT-2's do. Default false. */
     readonly fanInFanOut?: boolean;
   } = {},
 ): string {
-  checkOptions('peftConfigText', options, { base: optional(TEXT), fanInFanOut: optional(FLAG) });
+  checkOptions('peftConfigText', options, {
+    base: optional(TEXT),
+    revision: optional(TEXT),
+    fanInFanOut: optional(FLAG),
+  });
   const targets = [...new Set(config.layers.map((path) => path.split('.').at(-1)!))];
   const fields = {
     peft_type: 'LORA',
     task_type: 'CAUSAL_LM',
     base_model_name_or_path: options.base ?? null,
+    revision: options.revision ?? null,
     r: config.rank,
     lora_alpha: config.alpha,
     lora_dropout: config.dropout,
