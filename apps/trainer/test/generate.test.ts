@@ -300,7 +300,7 @@ describe('generate', () => {
         ['--model', directory, '--prompt', 'hello world', '--tokenizer', 'gpt2'],
         /--tokenizer gpt2: the prompt has token 31373, but the model's vocabulary ends at 259/,
       ],
-      [['--model', directory, '--adapter', empty], /--adapter: .* can't be used/],
+      [['--model', directory, '--adapter', empty], /--adapter: .* holds no adapter_config\.json/],
       [
         ['--model', directory, '--top-k', '0'],
         /^error: --top-k: expected a whole number of at least 1, got "0"\. See --help\./,

@@ -17,6 +17,7 @@ import {
   safetensorsByteLength,
   safetensorsPieces,
 } from '@shardweave/nn';
+import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../files/run-files.js';
 import type { FilePieces } from '../files/write-file.js';
 import { type HubName, parseHubName } from '../hub/hub-name.js';
@@ -128,7 +129,12 @@ async function withTensors<T>(
   }
 }
 
-function explain<T>(directory: string, read: () => Promise<T>): Promise<T> {
+async function explain<T>(directory: string, read: () => Promise<T>): Promise<T> {
+  if (existsSync(directory) && !existsSync(join(directory, ADAPTER_FILES.config))) {
+    throw new UsageError(
+      `--adapter: ${directory} holds no ${ADAPTER_FILES.config}, which adapters have. A whole model is a --model; of a run that stopped, shardweave convert makes adapters.`,
+    );
+  }
   const remedy = `Give a directory with PEFT's ${ADAPTER_FILES.config} and ${ADAPTER_FILES.weights}.`;
-  return explainFiles({ what: `--adapter: ${directory}`, remedy }, read);
+  return await explainFiles({ what: `--adapter: ${directory}`, remedy }, read);
 }

@@ -180,13 +180,22 @@ function losses({ steps, summary }: PushedRun): string[] {
   const evaluated = steps.filter(({ validLoss }) => validLoss !== undefined);
   const [begin, end] = [evaluated.at(0), evaluated.at(-1)];
   const best = summary?.final?.best;
-  const valid =
-    begin === undefined || end === undefined
-      ? ''
-      : ` Evaluated: ${formatLoss(begin.validLoss)} after step ${begin.step}, ${formatLoss(end.validLoss)} after step ${end.step}${best === undefined ? '' : `; the best was ${formatLoss(best.validLoss)} after step ${best.step}`}.`;
+  const evaluations = new Map(
+    [begin, end].flatMap((line) => (line === undefined ? [] : [[line.step, line.validLoss]])),
+  );
+  if (best !== undefined && !evaluations.has(best.step)) {
+    evaluations.set(best.step, best.validLoss);
+  }
+  const valid = [...evaluations].map(
+    ([step, loss]) =>
+      `${formatLoss(loss)} after step ${step}${step === best?.step && evaluations.size > 1 ? ', the best' : ''}`,
+  );
+  const trained = [...new Set([first, last])].map(
+    ({ loss, step }) => `${formatLoss(loss)} in step ${step}`,
+  );
   const shown = thinned(begin === undefined ? steps : [first, ...evaluated, last]);
   return [
-    `Trained: ${formatLoss(first.loss)} in step ${first.step}, ${formatLoss(last.loss)} in step ${last.step}.${valid}`,
+    `Trained: ${trained.join(', ')}.${valid.length === 0 ? '' : ` Evaluated: ${valid.join(', ')}.`}`,
     `![loss over steps](${RUN_FILES.chart})`,
     table(
       ['step', 'loss', 'evaluated'],
