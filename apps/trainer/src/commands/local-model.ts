@@ -59,7 +59,8 @@ export async function withLocalModel<F extends object>(
     };
     await (adapter && take('adapter', adapter));
     if (model !== undefined) {
-      const base = hubBaseOf(found.adapter ?? flags.adapter ?? '');
+      const beside = found.adapter ?? flags.adapter;
+      const base = beside === undefined ? undefined : hubBaseOf(beside);
       const name = besideAdapters(model, base);
       if (base !== undefined && !isBase(name, base)) {
         terminal.warn(
