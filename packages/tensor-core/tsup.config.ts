@@ -31,5 +31,5 @@ export default defineConfig({
   target: 'es2022',
   sourcemap: true,
   splitting: true,
-  external: ['webgpu'],
+  external: ['koffi', 'webgpu'],
 });

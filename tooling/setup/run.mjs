@@ -116,7 +116,7 @@ async function shardweave(args) {
 async function test(args, environment) {
   await installDependencies();
   // The build computes in processes of its own while apt downloads.
-  const [{ driver, browser, mpi }] = await Promise.all([systemParts(), buildAll()]);
+  const [{ driver, browser, mpi, blas }] = await Promise.all([systemParts(), buildAll()]);
   process.exitCode = await runChild(process.execPath, [VITEST, 'run', ...args], {
     ...process.env,
     ...driver.environment,
@@ -124,18 +124,20 @@ async function test(args, environment) {
     SHARDWEAVE_REQUIRE_WEBGPU: '1',
     ...browser.environment,
     ...mpi.environment,
+    ...blas.environment,
     ...environment,
   });
 }
 
-/** Provides what tests need of the machine: a WebGPU driver, a browser, an mpirun. */
+/** Provides what tests need of the machine: a WebGPU driver, a browser, an mpirun, a BLAS. */
 async function systemParts() {
   const { webgpuDriver } = await import('./webgpu-driver.mjs');
   const { chromiumForTests } = await import('./chromium.mjs');
+  const { blasForTests } = await import('./open-blas.mjs');
   const { mpiForTests } = await import('./open-mpi.mjs');
   const driver = await webgpuDriver();
   const browser = await chromiumForTests();
-  return { driver, browser, mpi: mpiForTests() };
+  return { driver, browser, mpi: mpiForTests(), blas: blasForTests() };
 }
 
 /** Runs the core of the tests with each of the other versions of Node. */

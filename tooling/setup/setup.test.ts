@@ -157,6 +157,25 @@ function runNode(args: readonly string[], environment: Record<string, string>) {
   });
 }
 
+describe('OpenBLAS for the tests', () => {
+  afterEach(() => {
+    vi.unstubAllEnvs();
+    vi.restoreAllMocks();
+  });
+
+  it('is what the loader finds, or missing with a reason where apt is refused', async () => {
+    const { blasForTests } = await load('open-blas.mjs');
+    const said = vi.spyOn(process.stderr, 'write').mockReturnValue(true);
+    vi.spyOn(process, 'platform', 'get').mockReturnValue('linux');
+    vi.stubEnv('SHARDWEAVE_NO_APT', '1');
+    const cache = join(root, 'ld.so.cache');
+    expect(blasForTests(cache).environment.SHARDWEAVE_NO_BLAS).toMatch(/^no OpenBLAS was found/);
+    expect(said).toHaveBeenCalledWith(expect.stringContaining('its tests will skip'));
+    writeFileSync(cache, 'glibc-ld.so.cache\0libopenblas.so.0\0');
+    expect(blasForTests(cache)).toEqual({ environment: {} });
+  });
+});
+
 describe('MPI for the tests', () => {
   afterEach(() => {
     vi.unstubAllEnvs();

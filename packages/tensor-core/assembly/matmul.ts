@@ -42,6 +42,7 @@ import {
   transposeB,
   zeroRow,
 } from './matmul-call';
+import { nativeProduct } from './native-product';
 import { packStraight, packTransposed, panelBytes } from './pack';
 import { TILE_COLUMNS, TILE_ROWS, Tile, tileOfColumns } from './product-tile';
 import { arg, argI, chunkStart, scratchBase } from './slot';
@@ -70,7 +71,7 @@ let keptColumn: u32 = 0;
  * The arguments are a, dtype, b, dtype, out, dtype, bias or 0, dtype, m, n, k, transposeA,
  * transposeB, aRow, bRow, outRow, batches, inner batches, the strides (a outer, a inner, b outer, b
  * inner, out outer, out inner), alpha, accumulate, the chunks over batches, over columns and over
- * rows, and the columns at once.
+ * rows, and the columns at once, 0 where a library of the host computes them.
  */
 export function matmul(slot: usize, chunk: u32, _chunks: u32): void {
   openCall(slot);
@@ -98,6 +99,10 @@ export function matmul(slot: usize, chunk: u32, _chunks: u32): void {
     // The choice depends on the shape alone, since otherwise results would depend on the split.
     if (m <= <u32>MATMUL_FEW_ROWS) {
       fewRows(i0, i1, j0, j1);
+      continue;
+    }
+    if (columns == 0) {
+      nativeProduct(i0, i1, j0, j1);
       continue;
     }
     for (let j = j0; j < j1; j += columns) {

@@ -30,9 +30,18 @@ export const DTYPE_CODES: Readonly<Record<DType, number>> = {
   u32: U32,
 };
 
+export interface ProductLibrary {
+  /** Loads it, once. To be called before a command that needs it is queued. */
+  load(): void;
+  /** The least multiply-adds of a product that it gets, at least 1. */
+  readonly least: number;
+}
+
 export class CommandWriter {
   /** The number of threads that share the chunks, at least 1. */
   readonly threads: number;
+  /** What computes large matrix products, where that is a library of the host. */
+  readonly library: ProductLibrary | undefined;
   readonly #queue: CommandQueue;
   readonly #reserve: (byteLength: number) => number;
   readonly #heap: Heap;
@@ -51,11 +60,13 @@ export class CommandWriter {
     threads: number,
     /** Takes room in the heap. @throws {OutOfMemoryError} where there is none */
     reserve: (byteLength: number) => number,
+    library?: ProductLibrary,
   ) {
     this.#queue = queue;
     this.#heap = heap;
     this.threads = Math.max(1, threads);
     this.#reserve = reserve;
+    this.library = library;
   }
 
   /** Begins a command; `name` is what a trace calls it. */

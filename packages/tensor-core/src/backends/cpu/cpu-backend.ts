@@ -30,6 +30,8 @@ export interface CpuParts {
   readonly engine: Engine;
   /** Whether matrix products are fused. */
   readonly isFused: boolean;
+  /** The library that computes large products, by name, version and core. */
+  readonly products: string | undefined;
 }
 
 const ENCODERS: {
@@ -54,11 +56,13 @@ export class CpuBackend implements Backend {
 
   constructor(parts: CpuParts) {
     this.#parts = parts;
+    const { isFused, products } = parts;
     const { threads } = parts.engine;
+    const library = products === undefined ? '' : `, ${products}`;
     this.info = {
       ...cpuInfo({ threads, memoryBytes: parts.memory.maxBytes }),
-      description: `wasm ${parts.isFused ? 'relaxed simd' : 'simd'}, ${threads === 0 ? 'inline' : `${threads} thread${threads === 1 ? '' : 's'}`}`,
-      compiledFor: parts.isFused ? 'fused products' : 'plain products',
+      description: `wasm ${isFused ? 'relaxed simd' : 'simd'}, ${threads === 0 ? 'inline' : `${threads} thread${threads === 1 ? '' : 's'}`}${library}`,
+      compiledFor: `${isFused ? 'fused products' : 'plain products'}${library}`,
     };
   }
 

@@ -2,17 +2,19 @@
 
 import type { Backend } from '../../backend.js';
 import { checkOptions } from '../../check-options.js';
-import { LimitError, OutOfMemoryError } from '../../errors.js';
-import { whole } from '../../options.js';
+import { LimitError, OutOfMemoryError, StateError } from '../../errors.js';
+import { oneOf, whole } from '../../options.js';
 import { CommandQueue } from './command-queue.js';
 import { CommandRing } from './command-ring.js';
 import { CommandWriter } from './command-writer.js';
 import { chooseKernels } from './compile-kernels.js';
 import { CpuBackend } from './cpu-backend.js';
 import { cpuLayout, MAX_MEMORY_BYTES, MAX_THREADS } from './cpu-limits.js';
+import { LIBRARY_LEAST } from './encode-matmul.js';
 import type { Engine, EngineEvents } from './engine.js';
 import { Heap } from './heap.js';
 import { startInline } from './inline-engine.js';
+import type { NativeProducts } from './native/native-products.js';
 import { Room } from './room.js';
 import { Staging } from './staging.js';
 import { startThreads } from './thread-engine.js';
@@ -41,6 +43,18 @@ export interface CpuBackendOptions {
    * fuses, and the device's numeric class says so.
    */
   readonly fusedProducts?: boolean;
+  /**
+   * What computes matrix products of some size: `wasm`, the default, whose bits are the same on all
+   * machines that fuse; `native`, a library of this machine in the device's own threads, some twice
+   * as fast; `auto`, native where there is one. Small products stay in wasm. Node alone has
+   * libraries, by the optional package koffi.
+   */
+  readonly products?: 'wasm' | 'native' | 'auto';
+  /**
+   * The path of that library or its name, such as `libmkl_rt.so.2`. By default OpenBLAS or
+   * Accelerate is looked for.
+   */
+  readonly library?: string;
 }
 
 /**
@@ -51,9 +65,17 @@ const DEFAULT_MAX_THREADS = 8;
 /**
  * Opens the CPU device. It rejects with LimitError for options out of range, with OutOfMemoryError
  * where the memory cannot be reserved, with DeviceLostError where a worker cannot start, and with
- * StateError where the kernels were built from other sources.
+ * StateError where the kernels were built from other sources or native products can't be had.
  */
 export async function createCpuBackend(options: CpuBackendOptions = {}): Promise<Backend> {
+  return openCpuBackend(options, LIBRARY_LEAST);
+}
+
+/** Does so for tests that give a library products of other sizes, too. */
+export async function openCpuBackend(
+  options: CpuBackendOptions,
+  libraryLeast: number,
+): Promise<Backend> {
   checkOptions<CpuBackendOptions>('createCpuBackend', options, {
     threads: { expected: 'a number', holds: (value) => typeof value === 'number' },
     workerUrl: {
@@ -62,6 +84,8 @@ export async function createCpuBackend(options: CpuBackendOptions = {}): Promise
     },
     memoryBytes: whole(1),
     fusedProducts: { expected: 'true or false', holds: (value) => typeof value === 'boolean' },
+    products: oneOf('wasm', 'native', 'auto'),
+    library: { expected: 'a name or path', holds: (value) => typeof value === 'string' },
   });
   const threads = chooseThreads(options.threads);
   const isThreaded = threads > 0;
@@ -72,6 +96,7 @@ export async function createCpuBackend(options: CpuBackendOptions = {}): Promise
   }
   const fusedProducts = options.fusedProducts ?? true;
   const { module, isFused } = await chooseKernels({ isThreaded, fusedProducts });
+  const native = await openProducts(options);
   const memory = openMemory(heapBase + stagingBytes, {
     asked: options.memoryBytes,
     isShared: isThreaded,
@@ -85,14 +110,46 @@ export async function createCpuBackend(options: CpuBackendOptions = {}): Promise
     onFailure: (error) => queue.fail(error),
   };
   const engine: Engine = isThreaded
-    ? await startThreads(module, memory, events, { threads, workerUrl: options.workerUrl })
-    : startInline(module, memory, events);
+    ? await startThreads(module, memory, events, {
+        threads,
+        workerUrl: options.workerUrl,
+        native,
+      })
+    : startInline(module, memory, events, native);
   queue.start(engine);
   const room = new Room(heap, memory);
-  const writer = new CommandWriter(queue, heap, threads, (byteLength) =>
-    room.reserve(byteLength, 'scratch'),
-  );
-  return new CpuBackend({ memory, heap, room, staging, queue, ring, writer, engine, isFused });
+  const reserve = (byteLength: number) => room.reserve(byteLength, 'scratch');
+  const library = native && { load: native.load, least: libraryLeast };
+  const writer = new CommandWriter(queue, heap, threads, reserve, library);
+  const products = native?.name;
+  const parts = { memory, heap, room, staging, queue, ring, writer, engine, isFused, products };
+  return new CpuBackend(parts);
+}
+
+/** Opens the library where one is asked for; undefined where products stay in wasm. */
+async function openProducts({
+  products = 'wasm',
+  library,
+}: CpuBackendOptions): Promise<NativeProducts | undefined> {
+  if (products === 'wasm') {
+    return undefined;
+  }
+  const isNode = globalThis.process?.getBuiltinModule !== undefined;
+  if (!isNode) {
+    if (products === 'auto') {
+      return undefined;
+    }
+    throw new StateError("cpu: native products: expected Node, got a page. Use products: 'auto'.");
+  }
+  const { findNativeProducts } = await import('./native/native-products.js');
+  try {
+    return await findNativeProducts(library);
+  } catch (error) {
+    if (products === 'auto' && library === undefined) {
+      return undefined;
+    }
+    throw error;
+  }
 }
 
 function chooseThreads(asked: number | undefined): number {

@@ -39,6 +39,15 @@ const MIN_KEPT_COLUMNS = 128;
 const UNKEPT_COLUMNS = 512;
 const UNKEPT_CHUNKS_PER_THREAD = 2;
 
+/** The least multiply-adds of a product that a library of the host gets. */
+export const LIBRARY_LEAST = 2 ** 20;
+/**
+ * The multiply-adds of a part that is worth its own call, which packs its operands, and the most
+ * parts of a product. Threads beyond that have work where a product has several batches.
+ */
+const LIBRARY_PART = 2 ** 25;
+const LIBRARY_PARTS = 8;
+
 export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
   const { m, n, k, batch, aBatch, bBatch, outBatch } = call;
   const batches = batch[0] * batch[1];
@@ -54,12 +63,17 @@ export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
     w.release();
     return;
   }
+  const isNative = w.library !== undefined && isForLibrary(call, w.library.least);
+  if (isNative) {
+    w.library!.load();
+  }
   const columns = columnsAtOnce(
     k,
     call.out.dtype === 'f32' ? MATMUL_COLUMNS : MATMUL_NARROW_COLUMNS,
   );
-  const split =
-    m <= MATMUL_FEW_ROWS
+  const split = isNative
+    ? splitForLibrary({ m, n, k, batches })
+    : m <= MATMUL_FEW_ROWS
       ? splitFewRows(call, w.threads)
       : splitProduct({ m, n, k, batches, columns }, w.threads);
   w.start(OP_MATMUL, 'matmul').view(call.a).view(call.b).view(call.out).view(call.bias);
@@ -68,7 +82,7 @@ export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
   w.int(...aBatch, ...bBatch, ...outBatch)
     .float(call.alpha)
     .int(call.accumulate ? 1 : 0);
-  w.int(split.batches, split.columns, split.rows, columns.atOnce);
+  w.int(split.batches, split.columns, split.rows, isNative ? 0 : columns.atOnce);
   w.commit(split.batches * split.rows * split.columns);
   for (const { x, out, inner } of sumsOf(call)) {
     reduce({ kind: 'sum', x, out, outer: 1, dim: k, inner }, w);
@@ -97,11 +111,14 @@ function columnsAtOnce(k: number, most: number): Columns {
   return { atOnce: Math.min(most, areKept ? kept : UNKEPT_COLUMNS), areKept };
 }
 
-interface Product {
+interface Shape {
   readonly m: number;
   readonly n: number;
   readonly k: number;
   readonly batches: number;
+}
+
+interface Product extends Shape {
   readonly columns: Columns;
 }
 
@@ -109,6 +126,18 @@ interface Split {
   readonly batches: number;
   readonly rows: number;
   readonly columns: number;
+}
+
+/** Products of few rows read b once, at the speed of memory, whoever computes them. */
+function isForLibrary({ m, n, k }: KernelCalls['matmul'], least: number): boolean {
+  return m > MATMUL_FEW_ROWS && m * n * k >= least;
+}
+
+/** Splits a product by its shape alone; see Note [cut by shape] in assembly/native-product.ts. */
+function splitForLibrary({ m, n, k, batches }: Shape): Split {
+  const worth = Math.floor((m * n * k) / LIBRARY_PART);
+  const parts = Math.max(1, Math.min(worth, Math.ceil(LIBRARY_PARTS / batches)));
+  return { batches, ...leastPacked(m, n, parts) };
 }
 
 /**
@@ -149,15 +178,24 @@ function splitProduct({ m, n, k, batches, columns }: Product, threads: number): 
     const parts = Math.min(mostColumns, Math.ceil(perBatch / rows));
     return { batches, rows, columns: Math.max(blocks, parts) };
   }
-  // The best grid is the one whose chunks pack least: each packs its rows of a and columns of b.
-  let best: Split = { batches, rows: 1, columns: Math.min(mostColumns, perBatch) };
+  return { batches, ...leastPacked(m, n, perBatch) };
+}
+
+/**
+ * Cuts rows and columns into so many parts, or somewhat fewer, that pack least: each packs its rows
+ * of a and columns of b.
+ */
+function leastPacked(m: number, n: number, parts: number): Omit<Split, 'batches'> {
+  const mostRows = Math.ceil(m / MIN_ROWS);
+  const mostColumns = Math.ceil(n / MIN_COLUMNS);
+  let best = { rows: 1, columns: Math.min(mostColumns, parts) };
   let least = Number.POSITIVE_INFINITY;
-  for (let rows = 1; rows <= Math.min(mostRows, perBatch); rows++) {
-    const parts = Math.min(mostColumns, Math.ceil(perBatch / rows));
-    const packed = m * parts + n * rows;
+  for (let rows = 1; rows <= Math.min(mostRows, parts); rows++) {
+    const columns = Math.min(mostColumns, Math.ceil(parts / rows));
+    const packed = m * columns + n * rows;
     if (packed < least) {
       least = packed;
-      best = { batches, rows, columns: parts };
+      best = { rows, columns };
     }
   }
   return best;

@@ -3,6 +3,7 @@
 
 import { DeviceLostError } from '../../errors.js';
 import type { Engine, EngineEvents } from './engine.js';
+import type { NativeProducts } from './native/native-products.js';
 import type { WasmMemory } from './wasm-memory.js';
 
 /** The time of a slice. A page can draw a frame between two slices where commands are short. */
@@ -12,12 +13,14 @@ export function startInline(
   module: WebAssembly.Module,
   memory: WasmMemory,
   events: EngineEvents,
+  native: NativeProducts | undefined,
 ): Engine {
   const { exports } = new WebAssembly.Instance(module, {
     env: {
       memory: memory.memory,
       fence: (id: number) => events.onFence(id),
       now: () => performance.now(),
+      gemm: native?.bind(native.library, memory.memory) ?? (() => {}),
     },
   });
   const runNext = exports.runNext as () => number;

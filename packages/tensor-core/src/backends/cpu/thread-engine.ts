@@ -3,8 +3,10 @@
 import { CONTROL_BASE, CTL_SIGNAL, CTL_SLEEPERS, CTL_STOP } from '../../../assembly/layout.js';
 import { DeviceLostError } from '../../errors.js';
 import type { Engine, EngineEvents } from './engine.js';
+import type { NativeProducts } from './native/native-products.js';
 import { spawnWorker, type WorkerHandle } from './spawn-worker.js';
 import type { WasmMemory } from './wasm-memory.js';
+import type { WorkerStart } from './worker-main.js';
 
 const SIGNAL = (CONTROL_BASE + CTL_SIGNAL) / 4;
 const SLEEPERS = (CONTROL_BASE + CTL_SLEEPERS) / 4;
@@ -13,6 +15,7 @@ const STOP = (CONTROL_BASE + CTL_STOP) / 4;
 export interface ThreadEngineOptions {
   readonly threads: number;
   readonly workerUrl: string | URL | undefined;
+  readonly native: NativeProducts | undefined;
 }
 
 /** Starts the workers and waits until all of them run. */
@@ -20,11 +23,17 @@ export async function startThreads(
   module: WebAssembly.Module,
   memory: WasmMemory,
   events: EngineEvents,
-  { threads, workerUrl }: ThreadEngineOptions,
+  { threads, workerUrl, native }: ThreadEngineOptions,
 ): Promise<Engine> {
   const workers: WorkerHandle[] = [];
+  const start = {
+    module,
+    memory: memory.memory,
+    timeOrigin: performance.timeOrigin,
+    ...(native && { native: { library: native.library, bind: native.bind.toString() } }),
+  };
   const started = Array.from({ length: threads }, (_, thread) =>
-    startWorker(module, memory, thread, events, workerUrl, workers),
+    startWorker({ ...start, thread }, events, workerUrl, workers),
   );
   const terminate = async () => {
     Atomics.store(memory.words, STOP, 1);
@@ -54,16 +63,14 @@ export async function startThreads(
 }
 
 function startWorker(
-  module: WebAssembly.Module,
-  memory: WasmMemory,
-  thread: number,
+  start: WorkerStart,
   events: EngineEvents,
   workerUrl: string | URL | undefined,
   workers: WorkerHandle[],
 ): Promise<void> {
   return new Promise((resolve, reject) => {
     const fail = (reason: string, cause?: unknown) => {
-      const error = new DeviceLostError(`cpu: worker ${thread} failed: ${reason}`, {
+      const error = new DeviceLostError(`cpu: worker ${start.thread} failed: ${reason}`, {
         reason,
         cause,
       });
@@ -89,11 +96,6 @@ function startWorker(
     workers.push(worker);
     // The worker keeps the process alive until it is ready, since the caller awaits that.
     worker.hold(true);
-    worker.post({
-      module,
-      memory: memory.memory,
-      thread,
-      timeOrigin: performance.timeOrigin,
-    });
+    worker.post(start);
   });
 }

@@ -2,6 +2,8 @@
 // device is disposed. The function refers to nothing outside of it, because workers evaluate its
 // source text.
 
+import type { NativeLibrary } from './native/gemm.js';
+
 /** What the host posts to a worker. */
 export interface WorkerStart {
   readonly module: WebAssembly.Module;
@@ -9,6 +11,8 @@ export interface WorkerStart {
   readonly thread: number;
   /** The value of performance.timeOrigin on the host, to which times in traces refer. */
   readonly timeOrigin: number;
+  /** The library that computes large products, and the source text of what binds it, bindGemm. */
+  readonly native?: { readonly library: NativeLibrary; readonly bind: string };
 }
 
 /** What a worker posts back: the id of a fence, 'ready', or why it cannot go on. */
@@ -23,13 +27,15 @@ interface Port {
 export function workerMain(): void {
   const node = globalThis.process?.getBuiltinModule?.('node:worker_threads');
   const port = (node?.parentPort ?? globalThis) as unknown as Port;
-  function run({ module, memory, thread, timeOrigin }: WorkerStart): void {
+  function run({ module, memory, thread, timeOrigin, native }: WorkerStart): void {
     try {
+      const bind = native && new Function(`return (${native.bind})`)();
       const { exports } = new WebAssembly.Instance(module, {
         env: {
           memory,
           fence: (id: number) => port.postMessage(id),
           now: () => performance.timeOrigin + performance.now() - timeOrigin,
+          gemm: native ? bind(native.library, memory) : () => {},
         },
       });
       port.postMessage('ready');

@@ -1,0 +1,94 @@
+// Matrix products by a library of the host, in the threads of the device and on its own memory.
+// Pages never load this folder, and it imports no module of Node by name, so that their bundlers
+// need not know any.
+
+import type * as Koffi from 'koffi';
+import { StateError } from '../../../errors.js';
+import { bindGemm, type NativeLibrary } from './gemm.js';
+import { locateLibrary } from './locate-library.js';
+import { ONE_THREAD, tryLibrary } from './try-library.js';
+
+const { createRequire } = process.getBuiltinModule('node:module');
+
+export interface NativeProducts {
+  /** The library, its version and the core it computes for, such as `OpenBLAS 0.3.21 Haswell`. */
+  readonly name: string;
+  /** What a thread binds it by. */
+  readonly library: NativeLibrary;
+  readonly bind: typeof bindGemm;
+  /** Loads the library, once. To be called before a thread does. */
+  load(): void;
+}
+
+const INSTALL =
+  "Install OpenBLAS (Debian: libopenblas0-pthread), name a library by the option `library`, or use products: 'wasm'.";
+
+/**
+ * Finds the library by its name, or one that is known, and tries it.
+ * @throws {StateError} where there is none, or it does not work
+ */
+export async function findNativeProducts(name: string | undefined): Promise<NativeProducts> {
+  const koffi = findKoffi();
+  const files = locateLibrary(name);
+  const faults: string[] = [];
+  for (const file of files) {
+    const library = { library: file, koffi };
+    const verdict = await tryLibrary(library);
+    if ('name' in verdict) {
+      return { name: verdict.name, library, bind: bindGemm, load: () => load(library) };
+    }
+    faults.push(`${file}: ${verdict.fault}`);
+  }
+  const what = name === undefined ? 'OpenBLAS or Accelerate' : `the library ${name}`;
+  const got = faults.length > 0 ? faults.join('; ') : 'none: this machine has no such file';
+  throw new StateError(`cpu: native products: expected ${what}, got ${got}. ${INSTALL}`);
+}
+
+function findKoffi(): string {
+  try {
+    return createRequire(import.meta.url).resolve('koffi');
+  } catch (cause) {
+    throw new StateError(
+      'cpu: native products are called through the optional package koffi. Install it: npm i koffi.',
+      { cause },
+    );
+  }
+}
+
+const loaded = new Set<string>();
+
+/**
+ * A library starts threads of its own when it is loaded, one a core, unless variables say
+ * otherwise. Only the main thread's are those that a library sees.
+ */
+function load({ library, koffi }: NativeLibrary): void {
+  if (loaded.has(library)) {
+    return;
+  }
+  const before = { ...process.env };
+  Object.assign(process.env, ONE_THREAD);
+  try {
+    const ffi: typeof Koffi = createRequire(koffi)(koffi);
+    setThreads(ffi.load(library));
+    loaded.add(library);
+  } finally {
+    for (const variable of Object.keys(ONE_THREAD)) {
+      if (before[variable] === undefined) {
+        delete process.env[variable];
+      } else {
+        process.env[variable] = before[variable];
+      }
+    }
+  }
+}
+
+/** Somebody else in this process may have loaded the library before. */
+function setThreads(handle: Koffi.LibraryHandle): void {
+  for (const name of ['openblas_set_num_threads', 'MKL_Set_Num_Threads']) {
+    try {
+      handle.func(name, 'void', ['int'])(1);
+    } catch {
+      // It is another library.
+    }
+  }
+}

@@ -1,0 +1,176 @@
+// Tries a library in a process of its own: one that crashes takes nobody along. One that works is
+// kept in mind by its path, size and time of change, so that it is tried once.
+
+import type { NativeLibrary } from './gemm.js';
+
+const { execFile } = process.getBuiltinModule('node:child_process');
+const { readFileSync, renameSync, rmSync, statSync, writeFileSync } =
+  process.getBuiltinModule('node:fs');
+const { cpus, release, tmpdir, userInfo } = process.getBuiltinModule('node:os');
+const { join } = process.getBuiltinModule('node:path');
+const { promisify } = process.getBuiltinModule('node:util');
+
+/** The longest that a library may take to multiply two small matrices. */
+const TRIAL_MS = 30_000;
+
+/** What a trial found: the library's own name, version and core, or why it can't be used. */
+export type Verdict = { readonly name: string } | { readonly fault: string };
+
+/** What the process of a trial prints. */
+interface Printed {
+  /** What the library says of itself, where it is one that does. */
+  readonly says?: readonly string[];
+  readonly fault?: string;
+}
+
+const tried = new Map<string, Promise<Verdict>>();
+
+/** Returns what was found when the library was first tried. */
+export function tryLibrary(native: NativeLibrary): Promise<Verdict> {
+  const key = keyOf(native.library);
+  let verdict = tried.get(key);
+  if (verdict === undefined) {
+    const kept = readKept()[key];
+    verdict = kept === undefined ? tryAndKeep(native, key) : Promise.resolve({ name: kept });
+    tried.set(key, verdict);
+  }
+  return verdict;
+}
+
+/** A file that has changed is another library, and so is one of another version of the system. */
+function keyOf(library: string): string {
+  const stats = statSync(library, { throwIfNoEntry: false });
+  const file = stats === undefined ? [] : [stats.size, stats.mtimeMs];
+  return JSON.stringify([library, ...file, release(), processor()]);
+}
+
+const processor = () => cpus()[0]?.model.trim() ?? 'unknown processor';
+
+async function tryAndKeep(native: NativeLibrary, key: string): Promise<Verdict> {
+  const verdict = await runTrial(native);
+  if ('name' in verdict) {
+    keep(key, verdict.name);
+  }
+  return verdict;
+}
+
+async function runTrial(native: NativeLibrary): Promise<Verdict> {
+  const { NODE_OPTIONS: _, ...env } = process.env; // a loader or debugger is not for it
+  const args = ['-e', `(${trial.toString()})()`, native.koffi, native.library];
+  try {
+    const { stdout } = await promisify(execFile)(process.execPath, args, {
+      env: { ...env, ...ONE_THREAD, ELECTRON_RUN_AS_NODE: '1' },
+      timeout: TRIAL_MS,
+    });
+    const { says, fault }: Printed = JSON.parse(stdout.trim().split('\n').at(-1)!);
+    return fault === undefined ? { name: nameOf(native.library, says) } : { fault };
+  } catch (error) {
+    const { signal, killed } = error as { signal?: string; killed?: boolean };
+    const end = killed === true ? `did not end in ${TRIAL_MS / 1000} s` : `ended by ${signal}`;
+    return {
+      fault: signal ? `a process that tried it ${end}` : 'a process to try it in did not work',
+    };
+  }
+}
+
+/** Variables by which the libraries start no threads of their own: the device has threads. */
+export const ONE_THREAD = {
+  OPENBLAS_NUM_THREADS: '1',
+  OMP_NUM_THREADS: '1',
+  MKL_NUM_THREADS: '1',
+  BLIS_NUM_THREADS: '1',
+  VECLIB_MAXIMUM_THREADS: '1',
+};
+
+/**
+ * What bits depend on: the library, its version and the kernels that it chose for the processor.
+ */
+function nameOf(library: string, says: readonly string[] | undefined): string {
+  if (says !== undefined) {
+    return says.join(' ');
+  }
+  if (library.includes('/Accelerate.framework/')) {
+    return `Accelerate of Darwin ${release()} ${processor()}`;
+  }
+  const { size } = statSync(library);
+  return `${library.split(/[\\/]/).at(-1)} of ${size} bytes ${processor()}`;
+}
+
+/**
+ * Runs in the process of a trial, from its source text. A library that has the function but does
+ * not multiply would train on garbage.
+ */
+function trial(): void {
+  const [, koffi, library] = process.argv as [string, string, string];
+  const print = (found: Printed) => console.log(JSON.stringify(found));
+  const one = <T>(act: () => T): T | undefined => {
+    try {
+      return act();
+    } catch {
+      return undefined;
+    }
+  };
+  const ffi = process.getBuiltinModule('node:module').createRequire(koffi)(koffi);
+  try {
+    const handle = ffi.load(library);
+    const ints = ['int', 'int', 'int', 'int', 'int', 'int'];
+    const types = [...ints, 'float', 'void *', 'int', 'void *', 'int', 'float', 'void *', 'int'];
+    const sgemm = one(() => handle.func('cblas_sgemm', 'void', types));
+    if (sgemm === undefined) {
+      print({ fault: 'it has no function cblas_sgemm' });
+      return;
+    }
+    const [m, n, k] = [65, 67, 129];
+    // Numbers whose sums are exact in f32, so that every order of them gives the same.
+    const a = Float32Array.from({ length: m * k }, (_, index) => (index % 17) - 8);
+    const b = Float32Array.from({ length: k * n }, (_, index) => (index % 13) - 6);
+    const out = new Float32Array(m * n).fill(Number.NaN);
+    sgemm(101, 111, 111, m, n, k, 1, a, k, b, n, 0, out, n);
+    const isRight = out.every((value, at) => {
+      const [row, column] = [Math.floor(at / n), at % n];
+      let sum = 0;
+      for (let i = 0; i < k; i++) {
+        sum += a[row * k + i]! * b[i * n + column]!;
+      }
+      return sum === value;
+    });
+    if (!isRight) {
+      print({ fault: 'its cblas_sgemm does not multiply' });
+      return;
+    }
+    const text = (name: string) => one(() => handle.func(name, 'str', [])() as string);
+    const config = text('openblas_get_config')?.split(' ').slice(0, 2);
+    const core = text('openblas_get_corename');
+    print(config && core ? { says: [...config, core] } : {});
+  } catch (error) {
+    print({ fault: String((error as Error).message) });
+  }
+}
+
+/**
+ * Names of libraries that work, by what keyOf says of them, in a file of this user among the
+ * system's temporary ones. Without it, a library is tried once in each process.
+ */
+const keptFile = () => join(tmpdir(), `shardweave-products-${userInfo().uid}.json`);
+
+function readKept(): Readonly<Record<string, string>> {
+  try {
+    const file = keptFile();
+    // Everybody may write to that folder, so the file counts only if it is this user's.
+    const isOwn = process.getuid === undefined || statSync(file).uid === process.getuid();
+    return isOwn ? JSON.parse(readFileSync(file, 'utf8')) : {};
+  } catch {
+    return {};
+  }
+}
+
+function keep(key: string, name: string): void {
+  const file = keptFile();
+  const draft = `${file}.${process.pid}`;
+  try {
+    writeFileSync(draft, JSON.stringify({ ...readKept(), [key]: name }), { flag: 'wx' });
+    renameSync(draft, file);
+  } catch {
+    rmSync(draft, { force: true });
+  }
+}

@@ -1,0 +1,190 @@
+// Products by a library of the host: equal bits on any number of threads, and libraries that can't
+// be had. Each test opens a device of its own where memory or its end is what it is about.
+
+import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import type { Backend } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { kernelCases } from '@shardweave/tensor-core/testing';
+import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { bundle, RunningProgram } from '../../../tooling/test-kit/processes.ts';
+import { openCpuBackend } from '../src/backends/cpu/create-cpu-backend.js';
+import { locateLibrary } from '../src/backends/cpu/native/locate-library.js';
+import { expectProduct, runProduct } from './support/cpu-products.js';
+import { canWriteLibrary, libraryProblem, writeLibrary } from './support/native-library.js';
+
+afterEach(() => {
+  vi.restoreAllMocks();
+  vi.unstubAllEnvs();
+});
+
+const suffix = libraryProblem === undefined ? '' : ` (${libraryProblem})`;
+
+describe.skipIf(libraryProblem !== undefined)(`a library's products${suffix}`, () => {
+  const devices: Backend[] = [];
+  beforeAll(async () => {
+    for (const threads of [1, 2, 3, 0]) {
+      devices.push(await createCpuBackend({ threads, products: 'native' }));
+    }
+  });
+  afterAll(() => Promise.all(devices.map((device) => device.dispose())));
+
+  it.each([
+    ['parts of rows and columns', { m: 1024, n: 515, k: 130, batches: 1 }],
+    [
+      'blocks of rows, columns and k, where they are widened',
+      { m: 400, n: 391, k: 800, batches: 1 },
+    ],
+    ['a whole batch each', { m: 130, n: 120, k: 140, batches: 5 }],
+  ])('have equal bits on 1, 2 and 3 threads and inline: %s', async (_, extent) => {
+    for (const [dtype, transposeA, transposeB] of [
+      ['f32', false, false],
+      ['f32', true, false],
+      ['bf16', false, true],
+      ['f16', true, true],
+    ] as const) {
+      await expectProduct(devices, dtype, { ...extent, transposeA, transposeB });
+    }
+  });
+
+  it("are the library's where they are large, and wasm's where they are small or of few rows", async () => {
+    const wasm = await createCpuBackend({ threads: 1 });
+    const isSame = async (m: number, n: number, k: number) => {
+      const shape = { m, n, k, batches: 1, transposeA: false, transposeB: false };
+      const values = (size: number) => Float32Array.from({ length: size }, (_, i) => Math.sin(i));
+      const operands = { a: values(m * k), b: values(k * n) };
+      const [ours, theirs] = [
+        await runProduct(wasm, 'f32', shape, operands),
+        await runProduct(devices[0]!, 'f32', shape, operands),
+      ];
+      return Buffer.compare(ours, theirs) === 0;
+    };
+    expect(await isSame(32, 32, 1023)).toBe(true);
+    expect(await isSame(32, 32, 1024)).toBe(false);
+    expect(await isSame(5, 1024, 1024)).toBe(true);
+    expect(await isSame(6, 1024, 1024)).toBe(false);
+    await wasm.dispose();
+  });
+
+  it('pass the cases of products at every size', async () => {
+    const device = await openCpuBackend({ threads: 2, products: 'native' }, 1);
+    const cases = kernelCases().filter(({ name }) => /^(matmul|linear)/.test(name));
+    expect(cases.length).toBeGreaterThan(20);
+    for (const one of cases) {
+      await one.run(device);
+    }
+    await device.dispose();
+  });
+
+  it('stay right while the memory grows', async () => {
+    const device = await createCpuBackend({ threads: 1, products: 'native' });
+    const shape = { m: 64, n: 64, k: 300, batches: 1, transposeA: false, transposeB: false };
+    await expectProduct([device, devices[0]!], 'f32', shape);
+    const large = device.alloc(256 * 2 ** 20, 'more than there was');
+    await expectProduct([device, devices[0]!], 'f32', shape);
+    device.free(large);
+    await device.dispose();
+  });
+
+  it('put library, version and core into the class of the device, and say so', () => {
+    const [name] = /(OpenBLAS \d+\.\d+\S* \w+|Accelerate of .+)$/.exec(
+      devices[1]!.info.compiledFor,
+    )!;
+    expect(devices[1]!.info.compiledFor).toMatch(/^(fused|plain) products, /);
+    expect(devices[1]!.info.description).toBe(
+      `${devices[1]!.info.description.split(', ')[0]}, 2 threads, ${name}`,
+    );
+  });
+
+  it.skipIf(process.platform !== 'linux')(
+    'leave no thread, no variable and no process behind, and try the library once',
+    async () => {
+      const path = await bundle(new URL('support/native-process.ts', import.meta.url));
+      mkdirSync(join(dirname(path), 'node_modules'));
+      const koffi = dirname(createRequire(import.meta.url).resolve('koffi'));
+      symlinkSync(koffi, join(dirname(path), 'node_modules/koffi'));
+      vi.stubEnv('TMPDIR', newFolder());
+      // The second process is told of no program to try a library in: it has been tried.
+      for (const args of [[], ['/no/program']]) {
+        const { exitCode, printed, complained } = await new RunningProgram(path, args).ended;
+        expect(complained).toBe('');
+        expect(printed).toEqual(['results 256', 'results 256', 'threads 0', 'variables as before']);
+        expect(exitCode).toBe(0);
+      }
+    },
+  );
+});
+
+describe('a library that can not be had', () => {
+  const root = newFolder();
+  /** Opens a device and returns the message of its refusal, without the hint of all of them. */
+  async function refusal(library: string): Promise<string> {
+    const refused = await createCpuBackend({ threads: 0, products: 'native', library }).then(
+      (device) => device.info.description,
+      (error) => error,
+    );
+    expect(refused).toMatchObject({ code: 'STATE' });
+    expect(refused.message).toMatch(/ Install OpenBLAS .*, or use products: 'wasm'\.$/);
+    expect(refused.message).not.toContain('\n');
+    return refused.message.split(' Install ')[0];
+  }
+
+  it('is refused in one line where it is missing', async () => {
+    expect(await refusal('libnone.so')).toBe(
+      'cpu: native products: expected the library libnone.so, got none: this machine has no such file.',
+    );
+    expect(await refusal(join(root, 'none.so'))).toMatch(/none\.so, got none/);
+  });
+
+  it('is refused where it is no library', async () => {
+    const text = join(root, 'text.so');
+    writeFileSync(text, 'no library');
+    expect(await refusal(text)).toMatch(/text\.so: /);
+  });
+
+  it.skipIf(!canWriteLibrary)('is refused by what it does in a process of its own', async () => {
+    const path = join(root, 'library.so');
+    writeLibrary(path, 'other_function', 'returns');
+    expect(await refusal(path)).toMatch(/library\.so: it has no function cblas_sgemm\.$/);
+    // Another file at that place is another library.
+    writeLibrary(path, 'cblas_sgemm', 'returns');
+    expect(await refusal(path)).toMatch(/its cblas_sgemm does not multiply\.$/);
+    writeLibrary(path, 'cblas_sgemm', 'crashes');
+    expect(await refusal(path)).toMatch(/a process that tried it ended by SIG\w+\.$/);
+  });
+
+  it('is refused with `auto` where it is named, and leaves products in wasm where none is', async () => {
+    const options = { threads: 0, products: 'auto' } as const;
+    const named = createCpuBackend({ ...options, library: 'libnone.so' });
+    await expect(named).rejects.toMatchObject({ code: 'STATE' });
+    vi.spyOn(process, 'platform', 'get').mockReturnValue('aix');
+    const device = await createCpuBackend(options);
+    expect(device.info.description).toMatch(/^wasm (relaxed )?simd, inline$/);
+    await device.dispose();
+  });
+
+  it('is looked for where the loader of a system looks', () => {
+    const places = (platform: NodeJS.Platform, env = {}, listed: readonly string[] = []) => ({
+      platform,
+      env,
+      loaderCache: () => `head\0libx.so.1\0${listed.map((path) => `${path}\0`).join('')}`,
+    });
+    const [first, second] = ['a', 'b'].map((name) => {
+      const folder = join(root, name);
+      mkdirSync(folder);
+      writeFileSync(join(folder, 'libx.so.1'), name);
+      return folder;
+    }) as [string, string];
+    const listed = [join(first, 'libx.so.1'), join(first, 'liblibx.so.1'), '/none/libx.so.1'];
+    const find = (env = {}) => locateLibrary('libx.so.1', places('linux', env, listed));
+    expect(find()).toEqual([join(first, 'libx.so.1')]);
+    const [found] = find({ LD_LIBRARY_PATH: `:relative:${second}` });
+    expect(found).toBe(join(second, 'libx.so.1'));
+    expect(locateLibrary('libx.so.1', places('win32', { PATH: second }))).toHaveLength(1);
+    const accelerate = '/System/Library/Frameworks/Accelerate.framework/Accelerate';
+    expect(locateLibrary(undefined, places('darwin'))[0]).toBe(accelerate);
+    expect(locateLibrary(undefined, places('aix'))).toEqual([]);
+  });
+});

@@ -1,0 +1,22 @@
+// Opens two devices with native products, multiplies on both, and ends without disposing of them.
+// It prints how many threads the library started, and whether it left a variable.
+
+import { readdirSync } from 'node:fs';
+import { Device, matmul } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+
+process.execPath = process.argv[2] ?? process.execPath;
+const environment = () => JSON.stringify(Object.entries(process.env).sort());
+const countThreads = () => readdirSync('/proc/self/task').length;
+
+const devices = [
+  new Device(await createCpuBackend({ threads: 2, products: 'native' })),
+  new Device(await createCpuBackend({ threads: 1, products: 'native' })),
+];
+const [threads, variables] = [countThreads(), environment()];
+for (const device of devices) {
+  const ones = device.full([256, 256], 1);
+  console.log(`results ${[...new Set(await matmul(ones, ones).toArray())]}`);
+}
+console.log(`threads ${countThreads() - threads}`);
+console.log(`variables ${variables === environment() ? 'as before' : environment()}`);
