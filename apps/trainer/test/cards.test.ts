@@ -100,8 +100,13 @@ it.skipIf(reason !== undefined)(
 
 it('config.yaml keeps the adapters that were asked for, and says what auto has found', async () => {
   const flags = parseFlags('--ranks 3 --device webgpu:1,auto,auto'.split(' '), () => {});
-  const text = resolvedConfig(await resolveConfig(flags), ['webgpu', 'cpu', 'webgpu']);
-  expect(parse(text)).toMatchObject({ device: ['webgpu:1', 'cpu', 'webgpu'] });
+  const ready = (['webgpu', 'cpu', 'webgpu'] as const).map((device) => ({
+    device,
+    numericClass: `${device} kernels 1 for fused products, OpenBLAS 1 Core, bits 0`,
+  }));
+  const text = resolvedConfig(await resolveConfig(flags), ready);
+  const found = { device: ['webgpu:1', 'cpu', 'webgpu'], products: 'native' };
+  expect(parse(text)).toMatchObject(found);
 });
 
 describe('two ranks on one adapter', () => {

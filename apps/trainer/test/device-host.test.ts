@@ -73,5 +73,5 @@ it('a cpu device of a machine with many cores has the threads that one can have'
   await using host = new DeviceHost();
   await host.open('cpu', { threads: 65 });
   vi.doUnmock('@shardweave/tensor-core/cpu');
-  expect(createCpuBackend).toHaveBeenCalledExactlyOnceWith({ threads: 64 });
+  expect(createCpuBackend).toHaveBeenCalledExactlyOnceWith({ threads: 64, products: 'wasm' });
 });

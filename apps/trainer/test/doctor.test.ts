@@ -23,6 +23,7 @@ const FOUND: Diagnosis = {
   memoryBytes: 2 ** 35,
   freeBytes: 2 ** 34,
   cpu: { description: 'wasm relaxed simd, 1 thread', numericClass: 'x' },
+  products: { library: 'OpenBLAS 0.3.21 Haswell', timesWasm: 1.9 },
   webgpu: { adapters: [GPU] },
   mpirun: 'mpirun (Open MPI) 4.1.4',
 };
@@ -40,6 +41,7 @@ describe('shardweave doctor', () => {
     for (const { isSoftware } of found.webgpu.adapters) {
       expect(isSoftware).toBeTypeOf('boolean');
     }
+    expect(found.products?.timesWasm ?? 1).toBeGreaterThan(0);
     expect(diagnosisText(found)).toContain(`Node ${process.versions.node}`);
   });
 
@@ -49,7 +51,13 @@ describe('shardweave doctor', () => {
     expect(text).toMatch(/ 0: NVIDIA H100, driver 550, hardware\n .*16-bit shaders yes/);
     expect(text).toMatch(/--device webgpu takes the first; webgpu:INDEX, /);
     expect(text).not.toMatch(/Dawn opens the one/);
+    expect(text).toContain('  products: OpenBLAS 0.3.21 Haswell, 1.9 times wasm\n');
     expect(text).toMatch(/\nNothing is missing\.\n$/);
+  });
+
+  it('says what to install where products stay in wasm', () => {
+    const text = diagnosisText({ ...FOUND, products: undefined });
+    expect(text).toMatch(/What is missing\n {2}A library for products, .*libopenblas0-pthread/);
   });
 
   it('lists every card with its index, and says which one Dawn does not open', () => {

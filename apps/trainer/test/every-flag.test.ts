@@ -13,12 +13,12 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
   generate: [
     ...['--model', '--adapter', '--tokenizer', '--prompt', '--chat', '--max-tokens'],
     ...['--temperature', '--top-k', '--top-p', '--min-p', '--seed', '--stop', '--precision'],
-    ...['--strategy', '--device', '--device-budget', '--threads', '--quiet'],
+    ...['--strategy', '--device', '--device-budget', '--threads', '--products', '--quiet'],
   ],
   eval: [
     ...['--model', '--adapter', '--tokenizer', '--data', '--train-on-prompt', '--seq', '--batch'],
     ...['--cache', '--json', '--precision', '--strategy', '--device', '--device-budget'],
-    '--threads',
+    ...['--threads', '--products'],
   ],
   report: ['<RUN...>', '--out', '--quiet'],
   inspect: ['<PATH>', '--tensors', '--verify', '--json'],

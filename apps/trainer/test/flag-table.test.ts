@@ -39,6 +39,7 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   transport: ['--transport memory', '--transport ws'],
   device: ['--device cpu', '--device webgpu'],
   threads: ['--threads 1', '--threads 2'],
+  products: ['--products wasm', '--products native'],
   trace: ['', '--trace b'],
   precision: ['--precision fp32', '--precision bf16', 'fp32', 'bf16'],
   fp32Reduce: ['--precision bf16', '--precision bf16 --fp32-reduce', 'false', 'true'],

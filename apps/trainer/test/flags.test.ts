@@ -16,6 +16,7 @@ describe('the flags of train', () => {
       '--transport <NAME>',
       '--device <auto|webgpu|cpu>',
       '--threads <N>',
+      '--products <auto|wasm|native>',
       '--trace <FILE>',
       '--precision <fp32|fp16|bf16>',
       '--fp32-reduce',

@@ -4,8 +4,8 @@
 import { execFile } from 'node:child_process';
 import { arch, availableParallelism, platform, totalmem } from 'node:os';
 import { promisify } from 'node:util';
-import { Device } from '@shardweave/tensor-core';
-import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { type Backend, Device, matmul } from '@shardweave/tensor-core';
+import { createCpuBackend, findNativeProducts } from '@shardweave/tensor-core/cpu';
 import type { NodeAdapter } from '@shardweave/tensor-core/webgpu-node';
 import { cacheDirectory } from '../data/token-cache.js';
 import { flag } from '../flags/flag.js';
@@ -28,6 +28,8 @@ export interface Diagnosis {
   readonly freeBytes: number;
   /** The cpu device: a description of its instructions, and its numeric class. */
   readonly cpu: { readonly description: string; readonly numericClass: string };
+  /** A library for its products, and its speed as a multiple of wasm's; undefined without one. */
+  readonly products?: { readonly library: string; readonly timesWasm: number } | undefined;
   readonly webgpu: FoundAdapters;
   /** The first line of `mpirun --version`. */
   readonly mpirun?: string | undefined;
@@ -88,9 +90,46 @@ async function examine(entry: string): Promise<Diagnosis> {
     memoryBytes: totalmem(),
     freeBytes: process.availableMemory(),
     cpu: { description, numericClass },
+    products: await timeProducts(),
     webgpu: await findAdapters(entry),
     mpirun: await mpirunVersion(),
   };
+}
+
+/** Times products of 512 x 512 x 512 by the library and in wasm, in turns: the least of five. */
+async function timeProducts(): Promise<Diagnosis['products']> {
+  let library: string;
+  try {
+    library = (await findNativeProducts()).name;
+  } catch {
+    return undefined;
+  }
+  const kinds = ['wasm', 'native'] as const;
+  const backends = await Promise.all(
+    kinds.map((products) => createCpuBackend({ threads: 1, products })),
+  );
+  const least = backends.map(() => Number.POSITIVE_INFINITY);
+  for (let round = 0; round < 6; round++) {
+    for (const [i, backend] of backends.entries()) {
+      const ms = await productMs(backend);
+      // The first compiles and loads.
+      least[i] = round === 0 ? least[i]! : Math.min(least[i]!, ms);
+    }
+  }
+  await Promise.all(backends.map((backend) => backend.dispose()));
+  return { library, timesWasm: Number((least[0]! / least[1]!).toFixed(1)) };
+}
+
+async function productMs(backend: Backend): Promise<number> {
+  const device = new Device(backend);
+  const ones = device.full([512, 512], 1);
+  await device.backend.sync();
+  const start = performance.now();
+  matmul(ones, ones);
+  await device.backend.sync();
+  const ms = performance.now() - start;
+  device.dispose();
+  return ms;
 }
 
 async function mpirunVersion(): Promise<string | undefined> {
@@ -104,7 +143,7 @@ async function mpirunVersion(): Promise<string | undefined> {
 
 /** Describes `found` for people; the last part has a line for each thing that is missing. */
 export function diagnosisText(found: Diagnosis): string {
-  const { webgpu, cpu } = found;
+  const { webgpu, cpu, products } = found;
   const missing = missingOf(found);
   const sections: [string, readonly string[]][] = [
     [
@@ -116,7 +155,11 @@ export function diagnosisText(found: Diagnosis): string {
     ],
     [
       'Device cpu (WebAssembly, always there)',
-      [cpu.description, `numeric class ${cpu.numericClass}`],
+      [
+        cpu.description,
+        `numeric class ${cpu.numericClass}`,
+        ...(products ? [`products: ${products.library}, ${products.timesWasm} times wasm`] : []),
+      ],
     ],
     [
       'Device webgpu (Dawn)',
@@ -146,7 +189,7 @@ function adapterLines(adapter: NodeAdapter, index: number): string[] {
     : [...lines, '   Dawn opens the one of that name before it instead: docs/several-gpus.md'];
 }
 
-function missingOf({ webgpu, cpu, mpirun }: Diagnosis): string[] {
+function missingOf({ webgpu, cpu, products, mpirun }: Diagnosis): string[] {
   const missing: string[] = [];
   if (!webgpu.adapters.some(({ isSoftware }) => !isSoftware)) {
     missing.push(
@@ -155,6 +198,11 @@ function missingOf({ webgpu, cpu, mpirun }: Diagnosis): string[] {
   }
   if (!cpu.description.includes('relaxed')) {
     missing.push('Relaxed SIMD, with which the cpu device is faster: install Node 20 or later.');
+  }
+  if (products === undefined) {
+    missing.push(
+      'A library for products, with which the cpu device is up to twice as fast: install OpenBLAS (Debian: libopenblas0-pthread), and the package koffi where npm left it out.',
+    );
   }
   if (mpirun === undefined) {
     missing.push('mpirun, for --transport mpi alone: install Open MPI (Debian: openmpi-bin).');

@@ -8,6 +8,7 @@ import { flag } from '../flags/flag.js';
 import { idleFlags } from '../flags/flag-effects.js';
 import { onOff } from '../flags/flag-kinds.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
+import { resolveProducts } from '../launch/resolve-products.js';
 import { planHeaderLines } from '../output/header.js';
 import { leftBytes, leftText } from '../plan/left-bytes.js';
 import { planRows, planText } from '../plan/plan-table.js';
@@ -40,11 +41,13 @@ export const plan = defineCommand({
         .map((text) => `${text}\n`)
         .join(''),
     );
-    const config = { ...asked, device: await resolveDevices(asked.device, entry) };
+    const device = await resolveDevices(asked.device, entry);
+    const products = await resolveProducts({ ...asked, device });
+    const config = { ...asked, device, products };
     const kind = kindOf(config.device[0]!);
     await using host = new DeviceHost();
     const { threads } = config;
-    const backend = await host.open(config.device[0]!, { threads: coresOf(config) });
+    const backend = await host.open(device[0]!, { threads: coresOf(config), products });
     using clock = await openStepClock(backend);
     const rows = await planRows(config, {
       model: kind === 'cpu' ? { info: cpuInfo({ threads }) } : backend,

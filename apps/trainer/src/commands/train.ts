@@ -54,7 +54,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   const monitor = new RunMonitor(config, terminal, {
     onRecord: (record) => dashboard?.send(record),
     onEarlier: (record) => dashboard?.tell(record),
-    configText: (devices) => resolvedConfig(config, devices),
+    configText: (ready) => resolvedConfig(config, ready),
   });
   for (const text of isFirst ? [warning, ...idleFlags(flags, config)] : []) {
     if (text !== undefined) {

@@ -5,6 +5,8 @@ import { keyOf } from '../flags/flag.js';
 import { isRefused } from '../flags/flag-effects.js';
 import type { SaveEvery } from '../flags/flag-kinds.js';
 import { FLAG_NAMES, type Flags } from '../flags/train-flags.js';
+import { libraryOf } from '../numeric-class.js';
+import type { RankReady } from '../rank/events.js';
 import { decidedFlags, type RunConfig } from '../run-config.js';
 import { configText } from './config-file.js';
 
@@ -16,15 +18,20 @@ const OF_A_CALL: readonly (keyof Flags)[] = [
 /**
  * The config file of a run, without what concerns a single call and what the run would be refused
  * with.
- * @param kinds the kind of each rank's device, all of them found by now
+ * @param ready the device of each rank, all of them found by now
  */
-export function resolvedConfig(config: RunConfig, kinds: readonly string[]): string {
-  const devices = kinds.map((kind, rank) =>
-    config.device[rank] === 'auto' ? kind : config.device[rank]!,
+export function resolvedConfig(
+  config: RunConfig,
+  ready: readonly Pick<RankReady, 'device' | 'numericClass'>[],
+): string {
+  const devices = ready.map(({ device }, rank) =>
+    config.device[rank] === 'auto' ? device : config.device[rank]!,
   );
+  const isNative = ready.some(({ numericClass }) => libraryOf(numericClass) !== undefined);
   const { lora, saveEvery, timeLimit } = config;
   const values: Partial<Record<keyof Flags, unknown>> = {
     ...decidedFlags(config),
+    products: isNative ? 'native' : config.products === 'auto' ? 'wasm' : config.products,
     device: new Set(devices).size === 1 ? devices[0] : devices,
     saveEvery: saveEvery && textOf(saveEvery),
     timeLimit: timeLimit && `${timeLimit}s`,

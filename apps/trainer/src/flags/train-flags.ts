@@ -26,6 +26,8 @@ import {
 
 /** The ways to train, in the order in which `plan` shows them. */
 export const STRATEGIES = ['single', 'fsdp', 'ddp', 'offload'] as const;
+/** What computes the matrix products of a cpu device. */
+export const PRODUCTS = ['auto', 'wasm', 'native'] as const;
 /**
  * The port of the page where the user gives none, always the same so that a tunnel or a bookmark
  * finds the next run, too.
@@ -125,6 +127,10 @@ export const GROUPS = {
     threads: free('all')(threads, undefined, [
       '--threads <N>',
       "of a rank's cpu device (default: cores / ranks, at least 1)",
+    ]),
+    products: free('all')(oneOf(PRODUCTS), 'auto', [
+      '--products <auto|wasm|native>',
+      'of a cpu device: native: a library of this machine, faster and with its own bits; wasm: the same bits everywhere; auto: native, but for several hosts and steps that were wasm',
     ]),
     trace: free('all')(file, undefined, [
       '--trace <FILE>',

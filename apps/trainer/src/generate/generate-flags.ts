@@ -16,6 +16,7 @@ import {
   threads,
   whole,
 } from '../flags/flag-kinds.js';
+import { PRODUCTS } from '../flags/train-flags.js';
 
 /** What is opened. */
 export const MODEL = {
@@ -52,6 +53,10 @@ export const PLACE = {
     'most bytes on the device, with offload',
   ]),
   threads: flag(threads, undefined, ['--threads <N>', 'of the cpu device (default: all cores)']),
+  products: flag(oneOf(PRODUCTS), 'auto', [
+    '--products <auto|wasm|native>',
+    'of the cpu device; auto: a library of this machine if there is one',
+  ]),
 };
 
 /** The flags of a command that opens a model. */

@@ -39,6 +39,7 @@ export async function openModel(
   try {
     const backend = await host.open(choice!, {
       threads: flags.threads ?? availableParallelism(),
+      products: flags.products,
     });
     const device = new Device(backend);
     const model = (await loadModel(device, config, flags)).eval();

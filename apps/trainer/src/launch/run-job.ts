@@ -16,6 +16,7 @@ import { runRank } from '../rank/run-rank.js';
 import type { PreparedRun, RunConfig, TokenFiles } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
 import { resolveDevices } from './adapter-probe.js';
+import { resolveProducts } from './resolve-products.js';
 import { runInMemory } from './run-in-memory.js';
 import { runMpi } from './run-mpi.js';
 import { runProcesses } from './run-processes.js';
@@ -43,8 +44,10 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
   const { onDoing = () => {} } = options;
   onDoing('looking for devices');
   const device = await resolveDevices(asked.device, options.entry);
+  const products = await resolveProducts({ ...asked, device });
+  const decided = { ...asked, device, products };
   onDoing('checking what fits');
-  await requireRoom({ ...asked, device });
+  await requireRoom(decided);
   const traces: Extract<RankEvent, { type: 'trace' }>[] = [];
   const onEvent = (event: RankEvent) => {
     if (event.type === 'trace') {
@@ -54,11 +57,11 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
     }
   };
   if (asked.transport === 'mpi') {
-    await runHereByMpi({ ...asked, device }, { ...options, onEvent });
+    await runHereByMpi(decided, { ...options, onEvent });
   } else {
     await using cache = await TokenCache.open(asked.cache);
     const tokens = await prepareTokens(asked, { ...options, cache });
-    const config = { ...asked, device, tokens };
+    const config = { ...decided, tokens };
     onDoing(asked.ranks === 1 ? 'making the model' : `starting ${asked.ranks} ranks`);
     const runs = { memory: runHere, shm: runThreads, ws: runProcesses };
     await runs[asked.transport](config, { ...options, onEvent });

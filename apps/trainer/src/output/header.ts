@@ -6,6 +6,7 @@ import { numMicroSteps } from '../data/row-order.js';
 import type { SaveEvery } from '../flags/flag-kinds.js';
 import { formatBytes, formatCount } from '../format.js';
 import { hubNameOf } from '../hub/hub-name.js';
+import { libraryOf } from '../numeric-class.js';
 import type { RankReady } from '../rank/events.js';
 import type { LoraRun, RunConfig } from '../run-config.js';
 
@@ -105,6 +106,12 @@ function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false
       'note',
       `ranks compute in ${classes.length} numeric classes (${classes.join('; ')}): another division of the ranks has other bits${synced}`,
     ],
+    ...librariesOf(classes).map(
+      (library): Row => [
+        'bits',
+        `of this machine: products by ${library}; --products wasm has those of every machine`,
+      ],
+    ),
     config.injectDelayMs > 0 && ['delay', `${config.injectDelayMs} ms in every collective`],
     config.out !== undefined && ['out', config.out],
     config.saveEvery !== undefined && ['saves', savesText(config.saveEvery, config.keep)],
@@ -121,6 +128,11 @@ function stepText(config: RunConfig): string {
   const parts = microSteps > 1 ? ` in ${microSteps} micro-steps` : '';
   const reduced = microSteps > 1 && !config.sync ? ', reduced once' : '';
   return `${config.batch} rows of ${config.seq} tokens${parts}${reduced}`;
+}
+
+/** The libraries that compute products, each once. */
+function librariesOf(classes: readonly string[]): string[] {
+  return [...new Set(classes.flatMap((numericClass) => libraryOf(numericClass) ?? []))];
 }
 
 /** The classes of all ranks, each once, in the order of the first rank that has it. */

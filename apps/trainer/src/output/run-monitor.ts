@@ -212,8 +212,7 @@ export class RunMonitor {
   }
 
   #openRecords(goesOnAt: number): void {
-    const kinds = this.#ready.map(({ device }) => device);
-    this.#records.open(goesOnAt, kinds, (text) => this.#warn(text));
+    this.#records.open(goesOnAt, this.#ready, (text) => this.#warn(text));
   }
 
   get #isReady(): boolean {

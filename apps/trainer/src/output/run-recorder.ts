@@ -1,12 +1,13 @@
 // Keeps the records of a run: for those who listen, for readers that come late, and under --out.
 
 import { RUN_FILES } from '../files/run-files.js';
+import type { RankReady } from '../rank/events.js';
 import { RunDirectory } from './run-directory.js';
 import { RunHistory, type RunRecord } from './run-records.js';
 
 export interface RunRecorderOptions {
-  /** The text of config.yaml, once the kinds of all ranks' devices are known. */
-  readonly configText?: (kinds: readonly string[]) => string;
+  /** The text of config.yaml, once the devices of all ranks are known. */
+  readonly configText?: (ready: readonly RankReady[]) => string;
   /** Called with each record as it comes. */
   readonly onRecord?: (record: RunRecord) => void;
   /** Called with the steps of an earlier command, where a run goes on. */
@@ -44,7 +45,7 @@ export class RunRecorder {
   }
 
   /** Opens the directory, if the run has one, and writes there what happened before it existed. */
-  open(goesOnAt: number, kinds: readonly string[], onWarning: (text: string) => void): void {
+  open(goesOnAt: number, ready: readonly RankReady[], onWarning: (text: string) => void): void {
     if (this.#outDir === undefined) {
       return;
     }
@@ -63,7 +64,7 @@ export class RunRecorder {
     this.#directory = directory;
     const { configText } = this.#options;
     if (configText !== undefined) {
-      directory.leave(RUN_FILES.config, () => configText(kinds));
+      directory.leave(RUN_FILES.config, () => configText(ready));
     }
   }
 

@@ -42,7 +42,7 @@ async function stepMsOn(
   run: DryRun,
 ): Promise<number> {
   const isCpu = backend.info.kind === 'cpu';
-  const options = { threads: coresOf(config) };
+  const options = { threads: coresOf(config), products: config.products };
   using clock = await openStepClock(isCpu ? await host.open('cpu', options) : backend);
   return await clock.stepMs(run, config);
 }

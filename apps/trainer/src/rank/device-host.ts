@@ -7,11 +7,14 @@ import type { NodeAdapter } from '@shardweave/tensor-core/webgpu-node';
 import { defaultCacheDirectory } from '../data/token-cache.js';
 import { askedAdapter, type DeviceChoice, kindOf } from '../device-choice.js';
 import { UsageError } from '../errors.js';
+import type { Flags } from '../flags/train-flags.js';
 import { chooseAdapter } from './choose-adapter.js';
 
 export interface OpenDeviceOptions {
   /** Those of a cpu device, which takes as many of them as it can. */
   readonly threads: number;
+  /** What computes the products of a cpu device. Default `wasm`. */
+  readonly products?: Flags['products'];
   /** The rank's number among those of its host, by which several cards are divided. Default 0. */
   readonly localRank?: number;
 }
@@ -28,11 +31,11 @@ export class DeviceHost implements AsyncDisposable {
    */
   async open(
     choice: DeviceChoice,
-    { threads, localRank = 0 }: OpenDeviceOptions,
+    { threads, products = 'wasm', localRank = 0 }: OpenDeviceOptions,
   ): Promise<Backend> {
     if (kindOf(choice) === 'cpu') {
       const { createCpuBackend } = await import('@shardweave/tensor-core/cpu');
-      const backend = await createCpuBackend({ threads: Math.min(threads, MAX_THREADS) });
+      const backend = await createCpuBackend({ threads: Math.min(threads, MAX_THREADS), products });
       this.#opened.push(backend);
       return backend;
     }

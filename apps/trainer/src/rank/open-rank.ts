@@ -66,8 +66,8 @@ export interface Resuming {
 /** Opens the rank's device, with measured products, where the run has room on it. Collective. */
 export async function openBackend(options: RankOptions): Promise<Backend> {
   const { config, rank, localRank = rank, world, host, emit } = options;
-  const { threads } = config;
-  const backend = await host.open(config.device[rank]!, { threads, localRank });
+  const { threads, products } = config;
+  const backend = await host.open(config.device[rank]!, { threads, products, localRank });
   if (config.device.some((device) => kindOf(device) === 'webgpu')) {
     await measureProducts(backend, {
       world,

@@ -21,7 +21,7 @@ import {
 import type { BaseModel } from '../model/base-model.js';
 import { isOfAnotherRank, type LoadedParts, loadParts } from '../rank/strategies/model-saves.js';
 import type { Strategy } from '../rank/strategies/strategy.js';
-import type { PreparedRun } from '../run-config.js';
+import type { PreparedRun, RunConfig } from '../run-config.js';
 import { type RunTiles, tileNotes } from './run-tiles.js';
 import {
   changesOf,
@@ -62,9 +62,9 @@ export async function planResume(
     return undefined;
   }
   const { group, base } = options;
-  const own = group.rank === 0 ? await lookFor(resume, config) : undefined;
+  const own = group.rank === 0 ? await lookForSaves(resume, config) : undefined;
   const [first] = await exchangeTexts(group, JSON.stringify(own ?? null), CALL);
-  const { found, problem } = JSON.parse(first!) as Found;
+  const { found, problem } = JSON.parse(first!) as FoundSaves;
   if (problem !== undefined) {
     throw new UsageError(problem);
   }
@@ -81,13 +81,17 @@ export async function planResume(
   return { saves, notes };
 }
 
-interface Found {
+/** What is found where --resume points, the newest save first. */
+export interface FoundSaves {
   readonly found: readonly (FoundSave | UnreadableSave)[];
   readonly problem?: string;
 }
 
 /** Finds saves: with `auto` the run's own, else those of a run, or a single one. */
-async function lookFor(where: string, { out }: PreparedRun): Promise<Found> {
+export async function lookForSaves(
+  where: string,
+  { out }: Pick<RunConfig, 'out'>,
+): Promise<FoundSaves> {
   try {
     if (where === 'auto') {
       return { found: await findSaves(savesOf(out!)) };

@@ -126,7 +126,7 @@ export async function openCpuBackend(
   return new CpuBackend(parts);
 }
 
-/** Opens the library where one is asked for; undefined where products stay in wasm. */
+/** Finds the library where one is asked for; undefined where products stay in wasm. */
 async function openProducts({
   products = 'wasm',
   library,
@@ -134,22 +134,31 @@ async function openProducts({
   if (products === 'wasm') {
     return undefined;
   }
-  const isNode = globalThis.process?.getBuiltinModule !== undefined;
-  if (!isNode) {
-    if (products === 'auto') {
-      return undefined;
-    }
-    throw new StateError("cpu: native products: expected Node, got a page. Use products: 'auto'.");
-  }
-  const { findNativeProducts } = await import('./native/native-products.js');
   try {
-    return await findNativeProducts(library);
+    return await findLibrary(library);
   } catch (error) {
     if (products === 'auto' && library === undefined) {
       return undefined;
     }
     throw error;
   }
+}
+
+/**
+ * Finds the library that `products: 'native'` takes, by its name or path or else one that is known.
+ * Its name has version and core, such as `OpenBLAS 0.3.21 Haswell`.
+ * @throws {StateError} where there is none, or it does not work
+ */
+export async function findNativeProducts(library?: string): Promise<{ readonly name: string }> {
+  return findLibrary(library);
+}
+
+async function findLibrary(name: string | undefined): Promise<NativeProducts> {
+  if (globalThis.process?.getBuiltinModule === undefined) {
+    throw new StateError("cpu: native products: expected Node, got a page. Use products: 'wasm'.");
+  }
+  const native = await import('./native/native-products.js');
+  return native.findLibrary(name);
 }
 
 function chooseThreads(asked: number | undefined): number {

@@ -1,1 +1,5 @@
-export { type CpuBackendOptions, createCpuBackend } from './create-cpu-backend.js';
+export {
+  type CpuBackendOptions,
+  createCpuBackend,
+  findNativeProducts,
+} from './create-cpu-backend.js';

@@ -27,7 +27,7 @@ const INSTALL =
  * Finds the library by its name, or one that is known, and tries it.
  * @throws {StateError} where there is none, or it does not work
  */
-export async function findNativeProducts(name: string | undefined): Promise<NativeProducts> {
+export async function findLibrary(name: string | undefined): Promise<NativeProducts> {
   const koffi = findKoffi();
   const files = locateLibrary(name);
   const faults: string[] = [];
