@@ -31,6 +31,10 @@ const PYTHON = '/usr/bin/python3';
 const ENGINES = {
   'shardweave-cpu': ['node', 'engines/shardweave.mjs', 'cpu', '2'],
   'shardweave-cpu-1': ['node', 'engines/shardweave.mjs', 'cpu', '1'],
+  // By a library of the machine; and in wasm as a program gets it on Node 20 without a flag.
+  'shardweave-native': ['node', 'engines/shardweave.mjs', 'cpu', '2', 'native'],
+  'shardweave-native-1': ['node', 'engines/shardweave.mjs', 'cpu', '1', 'native'],
+  'shardweave-plain-1': ['node', 'engines/shardweave.mjs', 'cpu', '1', 'plain'],
   'jax-wasm': ['node', 'engines/jax.mjs', 'wasm'],
   'tfjs-wasm': ['node', 'engines/tfjs.mjs', 'wasm'],
   // Either of the next two may be the faster one, depending on the machine.
@@ -58,7 +62,9 @@ const ENVIRONMENT = { BENCH_MODEL: flags.model, BENCH_SHAPE: JSON.stringify(mode
 const record = await startRecord('bench/run.mjs');
 const engines = [];
 for (const key of flags.engines.split(',')) {
-  const engine = await openEngine(key, { command: ENGINES[key], env: ENVIRONMENT });
+  const command = ENGINES[key];
+  const env = { ...ENVIRONMENT, ...(command[0] === PYTHON && threadsOfLibraries(command[2])) };
+  const engine = await openEngine(key, { command, env });
   if (engine !== undefined) {
     engines.push(engine);
   }
@@ -79,6 +85,11 @@ Object.assign(record, {
 });
 publish(flags.report, report(), record);
 
+/** PyTorch's products are by libraries that have threads of their own, which it does not set. */
+function threadsOfLibraries(count) {
+  return { OPENBLAS_NUM_THREADS: count, OMP_NUM_THREADS: count };
+}
+
 function listTasks() {
   const wanted = flags.tasks.split(',');
   const matmuls = LAYOUTS.flatMap((layout) => SIZES.map((n) => ({ task: 'matmul', layout, n })));
@@ -98,7 +109,7 @@ function report() {
   const keys = engines.map(({ key }) => key);
   const parts = [
     headOf('Engines', record),
-    `${rounds} rounds, in each all engines in turn (a product that took ${MAX_TASK_MS / 1000} s in fewer of them has no more); one process an engine, all in one run. PyTorch runs with OMP_WAIT_POLICY=PASSIVE, without which its two threads wait at the cost of each other.`,
+    `${rounds} rounds, in each all engines in turn (a product that took ${MAX_TASK_MS / 1000} s in fewer of them has no more); one process an engine, all in one run. PyTorch runs with OMP_WAIT_POLICY=PASSIVE, without which its two threads wait at the cost of each other, and with its libraries' threads set to its own number.`,
     engines.map(({ key, name }) => `- ${key}: ${name}`).join('\n'),
   ];
   const products = rows.filter(({ task }) => task === 'matmul');
@@ -112,7 +123,9 @@ function report() {
     parts.push(`## f32 matrix product, GFLOP/s, ${which}`, table(['layout, size', ...keys], body));
   }
   for (const { task, times } of rows.filter(({ task }) => task !== 'matmul')) {
-    const ours = ['shardweave-cpu', 'shardweave-webgpu'].filter((key) => times[key]);
+    const ours = ['shardweave-cpu', 'shardweave-native', 'shardweave-webgpu'].filter(
+      (key) => times[key],
+    );
     const head = ['engine', 'best, ms', 'median, ms', 'processor time, ms'];
     for (const key of ours) {
       head.push(`best over ${key}'s`, `median over ${key}'s`);

@@ -48,9 +48,7 @@ class Block(torch.nn.Module):
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
         attended = scores.masked_fill(mask, float("-inf")).softmax(-1) @ v
         x = x + self.proj(attended.transpose(1, 2).reshape(batch, seq, width))
-        hidden = self.fc(self.ln2(x))
-        inner = math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)
-        return x + self.out(0.5 * hidden * (1 + torch.tanh(inner)))
+        return x + self.out(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
 
 
 def prepare_step():

@@ -1,6 +1,6 @@
-// Our engine, which runs the built packages. Usage: node shardweave.mjs cpu|webgpu
+// Our engine, which runs the built packages. `plain` leaves Node's flags alone, as a program does
+// that imports the packages. Usage: node shardweave.mjs cpu|webgpu [THREADS] [wasm|native|plain]
 
-import '../relaxed-simd.mjs';
 import {
   AdamW,
   applyLora,
@@ -13,7 +13,10 @@ import { Device, matmul, mean } from '../../packages/tensor-core/dist/index.js';
 import { GPT, tokens } from '../gpt-shape.mjs';
 import { serve } from './serve.mjs';
 
-const kind = process.argv[2];
+const [kind, threads = '2', products = 'wasm'] = process.argv.slice(2);
+if (products !== 'plain') {
+  await import('../relaxed-simd.mjs');
+}
 const backend = await open();
 const device = new Device(backend);
 
@@ -83,7 +86,11 @@ function stepsOf(model, { ids, targets, shape, lr }) {
 async function open() {
   if (kind === 'cpu') {
     const { createCpuBackend } = await import('../../packages/tensor-core/dist/cpu.js');
-    return createCpuBackend({ threads: Number(process.argv[3] ?? 2) });
+    const isNative = products === 'native';
+    return createCpuBackend({
+      threads: Number(threads),
+      products: isNative ? 'native' : 'wasm',
+    });
   }
   const { createWebGpuBackend } = await import('../../packages/tensor-core/dist/webgpu.js');
   const { openNodeGpu } = await import('../../packages/tensor-core/dist/webgpu-node.js');
