@@ -16,32 +16,53 @@ const STANDARD_STREAMS = [0, 1, 2] as const;
 export function openCommandProcess(): () => Interrupt {
   leaveDeadTerminals();
   const npm = npmAbove(process.env);
+  const terminal = { isOutlived: isUnderNohup(), hasHungUp: false };
   let interrupt: Interrupt | undefined;
   outliveOutput(() => interrupt);
   return () => {
-    interrupt ??= listen(npm);
+    interrupt ??= listen({ npm, terminal }, () => {
+      interrupt = undefined;
+    });
     return interrupt;
   };
 }
 
-function listen(npm: NpmWatch | undefined): Interrupt {
-  const interrupt = new Interrupt({ exit: (code) => process.exit(code) });
-  const outlivesTerminal = isUnderNohup();
-  let hasHungUp = false;
-  process.on('SIGHUP', (signal) => {
-    hasHungUp = true;
-    if (!outlivesTerminal) {
-      interrupt.ask(new SignalError(signal));
-    }
+/** @param onDispose called when the signals have their usual effects again */
+function listen(
+  {
+    npm,
+    terminal,
+  }: {
+    readonly npm: NpmWatch | undefined;
+    readonly terminal: { readonly isOutlived: boolean; hasHungUp: boolean };
+  },
+  onDispose: () => void,
+): Interrupt {
+  const insist = (signal: NodeJS.Signals) => interrupt.insist(new SignalError(signal));
+  const listeners = {
+    SIGHUP: (signal: NodeJS.Signals) => {
+      terminal.hasHungUp = true;
+      if (!terminal.isOutlived) {
+        interrupt.ask(new SignalError(signal));
+      }
+    },
+    // A scheduler says so that the run's time is over.
+    SIGUSR2: (signal: NodeJS.Signals) => interrupt.ask(new SignalError(signal, 'the launcher')),
+    SIGINT: insist,
+    SIGTERM: insist,
+  };
+  const all = Object.entries(listeners) as [NodeJS.Signals, (signal: NodeJS.Signals) => void][];
+  const interrupt = new Interrupt({
+    exit: (code) => process.exit(code),
+    onDispose: () => {
+      all.map(([signal, listener]) => process.off(signal, listener));
+      onDispose();
+    },
   });
-  // A scheduler says so that the run's time is over.
-  process.on('SIGUSR2', (signal) => interrupt.ask(new SignalError(signal, 'the launcher')));
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) {
-    process.on(signal, () => interrupt.insist(new SignalError(signal)));
-  }
+  all.map(([signal, listener]) => process.on(signal, listener));
   if (npm !== undefined) {
     whenGone(npm, () => {
-      if (!(outlivesTerminal && hasHungUp)) {
+      if (!(terminal.isOutlived && terminal.hasHungUp)) {
         interrupt.ask(new SignalError('SIGTERM', 'the end of npm'));
       }
     });

@@ -93,10 +93,15 @@ export class SignalError extends TrainerError {
   /** What asked, in words for people. */
   readonly by: string;
   constructor(signal: NodeJS.Signals, by: string = signal === 'SIGINT' ? 'Ctrl-C' : signal) {
-    super(`The run was ended by ${by}.`);
+    super(`Ended by ${by}.`);
     this.exitCode = 128 + constants.signals[signal];
     this.signal = signal;
     this.by = by;
+  }
+
+  /** The same wish, with a sentence that says what it has ended. */
+  telling(message: string): SignalError {
+    return Object.assign(new SignalError(this.signal, this.by), { message });
   }
 }
 

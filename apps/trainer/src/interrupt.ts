@@ -14,9 +14,11 @@ export interface InterruptOptions {
   readonly exit: (code: number) => void;
   /** A clock in milliseconds. Default performance.now. */
   readonly now?: () => number;
+  /** Called when nobody looks at it any more. */
+  readonly onDispose?: () => void;
 }
 
-export class Interrupt {
+export class Interrupt implements Disposable {
   readonly #options: InterruptOptions;
   readonly #stop = new AbortController();
   readonly #wrapUp = new AbortController();
@@ -76,6 +78,11 @@ export class Interrupt {
       this.#options.exit(wish.exitCode);
     }
     this.ask(wish);
+  }
+
+  /** Gives up listening: signals end the process by themselves until the command listens again. */
+  [Symbol.dispose](): void {
+    this.#options.onDispose?.();
   }
 
   #now(): number {

@@ -123,7 +123,7 @@ describe('shardweave gguf', () => {
     expect({ code, out, err }).toEqual({
       code: 130,
       out: '',
-      err: 'error: The run was ended by Ctrl-C.\n',
+      err: 'error: Ended by Ctrl-C.\n',
     });
     expect(readdirSync(folder).filter((name) => name.startsWith('ended'))).toEqual([]);
   });

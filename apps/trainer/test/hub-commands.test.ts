@@ -1,12 +1,16 @@
 // Commands take a model by its name on the Hub, which a server plays here.
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Decoder, type HostTensor, stateDict, writeSafetensors } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest';
-import { PlayedHub } from './support/hub-server.ts';
+import { SignalError } from '../src/errors.js';
+import { Interrupt } from '../src/interrupt.js';
+import { PACED_BYTES, PlayedHub } from './support/hub-server.ts';
 import { runCli } from './support/run-cli.js';
 import { ROOT } from './support/run-flags.js';
 
@@ -59,8 +63,9 @@ const publish = (readme: string, weights = state, repo = REPO) =>
     },
   });
 
-const run = (line: string) =>
+const run = (line: string, options: Parameters<typeof runCli>[1] = {}) =>
   runCli(line.split(' '), {
+    ...options,
     env: { HF_ENDPOINT: hub.endpoint, HF_HOME: folder, HF_HUB_OFFLINE: '' },
   });
 
@@ -148,4 +153,35 @@ it('leaves nothing where a name is unknown', async () => {
   expect(code).toBe(2);
   expect(err).toMatch(/^error: --model: there is no directory ocean\/whale here, and http/);
   expect(existsSync(out)).toBe(false);
+});
+
+it('says at Ctrl-C how far a download came, and goes on there', async () => {
+  const commit = publish('first');
+  const weights = writeSafetensors(state);
+  const blob = join(
+    ...[folder, 'hub', 'models--ocean--whale', 'blobs'],
+    createHash('sha256').update(weights).digest('hex'),
+  );
+  const interrupt = new Interrupt({ exit: () => {} });
+  const line = `generate --model ${REPO} --device cpu --max-tokens 1 --prompt Call`;
+  let isGoingOn = false;
+  hub.pace = async (sent) => {
+    if (sent === PACED_BYTES && !isGoingOn) {
+      while ((statSync(`${blob}.incomplete`, { throwIfNoEntry: false })?.size ?? 0) < sent) {
+        await nextTurn();
+      }
+      interrupt.ask(new SignalError('SIGINT'));
+    }
+    return true;
+  };
+  const ended = await run(line, { interrupt, isTTY: true });
+  expect(ended.code).toBe(130);
+  expect(ended.err).toMatch(
+    /Kerror: Ctrl-C ended the download: 64\.0 KiB of [\d.]+ KiB of ocean\/whale have come\. What has come is kept: the same command goes on there\.\n$/,
+  );
+  isGoingOn = true;
+  hub.bytesSent = 0;
+  const { code } = await run(line);
+  expect([code, hub.bytesSent]).toEqual([0, weights.byteLength - PACED_BYTES]);
+  expect(existsSync(join(blob, '../../snapshots', commit, 'model.safetensors'))).toBe(true);
 });

@@ -15,7 +15,8 @@ export interface CommandContext extends Pick<TerminalOptions, 'out' | 'err' | 'e
   readonly version: string;
   /**
    * Returns what asks the command to end. Until it is called, signals end the process by
-   * themselves; a command that does not look at them must not call it.
+   * themselves, and so they do once what it returns is disposed of; a command that does not look
+   * at them must not keep it.
    */
   readonly listen: () => Interrupt;
 }

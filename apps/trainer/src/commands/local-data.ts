@@ -4,8 +4,8 @@
 import { type DataName, isDataName, parseDataName } from '../hub/data-name.js';
 import { type DatasetOptions, hubDataset } from '../hub/hub-dataset.js';
 import { HubUnreachableError } from '../hub/hub-errors.js';
-import { Terminal, type TerminalOptions } from '../output/terminal.js';
 import { keptValue, type ResumeFlags } from './kept-value.js';
+import { type DownloadStreams, showDownloads } from './show-downloads.js';
 
 /** The flags that have a say; a command may lack all of them. */
 interface DataFlags extends ResumeFlags {
@@ -24,31 +24,25 @@ const KEYS = ['data', 'valid'] as const;
 export async function withLocalData<F extends object>(
   given: F,
   { needsFiles }: Pick<DatasetOptions, 'needsFiles'>,
-  { out, err, env }: Pick<TerminalOptions, 'out' | 'err' | 'env'>,
+  streams: DownloadStreams,
 ): Promise<F> {
   const flags = given as DataFlags;
   const names = KEYS.filter((key) => isDataName(flags[key]));
   if (names.length === 0) {
     return given;
   }
-  const terminal = new Terminal({ out, err, env, steps: 0, isQuiet: flags.quiet ?? false });
   const found: Partial<Record<(typeof KEYS)[number], string>> = {};
-  try {
+  await showDownloads(streams, flags.quiet, async (downloads) => {
     for (const key of names) {
       const flag = `--${key}` as const;
       const typed = parseDataName(flags[key]!, flag);
       const name = typed.revision === undefined ? keptCommit(typed, key, flags) : typed;
-      found[key] = await hubDataset(name, {
-        ...{ env, flag, needsFiles },
-        onBytes: terminal.downloading.bind(terminal),
-        onNote: (text) => terminal.warn(text),
-      }).catch((error: unknown) => {
+      const options = { ...downloads, flag, needsFiles };
+      found[key] = await hubDataset(name, options).catch((error: unknown) => {
         throw explain(error, `${flag}: ${flags[key]}`);
       });
     }
-  } finally {
-    terminal.close();
-  }
+  });
   return { ...given, ...found };
 }
 

@@ -7,8 +7,8 @@ import type { HubOptions } from '../hub/hub-model.js';
 import { type HubName, isCommit, parseHubName } from '../hub/hub-name.js';
 import { ADAPTER_FILES, hubBaseOf } from '../model/adapter-directory.js';
 import { isPresetName } from '../model/presets.js';
-import { Terminal, type TerminalOptions } from '../output/terminal.js';
 import { keptValue, type ResumeFlags } from './kept-value.js';
+import { type DownloadStreams, showDownloads } from './show-downloads.js';
 
 /** What a command needs of a model of the Hub. */
 export type ModelNeed = 'weights' | 'config';
@@ -31,27 +31,23 @@ type Key = (typeof KEYS)[number];
 export async function withLocalModel<F extends object>(
   given: F,
   need: ModelNeed,
-  { out, err, env }: Pick<TerminalOptions, 'out' | 'err' | 'env'>,
+  streams: DownloadStreams,
 ): Promise<F> {
   const flags = given as ModelFlags;
   const [model, adapter] = KEYS.map((key) => nameOf(key, flags)) as [HubName?, HubName?];
   if (model === undefined && adapter === undefined) {
     return given;
   }
-  const isQuiet = flags.quiet ?? false;
-  const terminal = new Terminal({ out, err, env, steps: 0, isQuiet });
-  const options: HubOptions = {
-    env,
-    needsWeights: need === 'weights',
-    onBytes: terminal.downloading.bind(terminal),
-    onNote: (text) => terminal.warn(text),
-    checkHeaders: async (directory, files) => {
-      const { checkHeaders } = await import('../plan/check-headers.js');
-      await checkHeaders(directory, files);
-    },
-  };
   const found: Partial<Record<Key, string>> = {};
-  try {
+  await showDownloads(streams, flags.quiet, async ({ warn, ...downloads }) => {
+    const options: HubOptions = {
+      ...downloads,
+      needsWeights: need === 'weights',
+      checkHeaders: async (directory, files) => {
+        const { checkHeaders } = await import('../plan/check-headers.js');
+        await checkHeaders(directory, files);
+      },
+    };
     const take = async (key: Key, name: HubName) => {
       found[key] = await find(key, name, options).catch((error: unknown) => {
         throw explain(error, key, flags[key]!);
@@ -63,15 +59,13 @@ export async function withLocalModel<F extends object>(
       const base = beside === undefined ? undefined : hubBaseOf(beside);
       const name = besideAdapters(model, base);
       if (base !== undefined && !isBase(name, base)) {
-        terminal.warn(
+        warn(
           `--adapter: these adapters were trained beside ${textOf(base)}, and --model is ${textOf(name)}. Beside other weights they say nothing of use.`,
         );
       }
       await take('model', name);
     }
-  } finally {
-    terminal.close();
-  }
+  });
   return { ...given, ...found };
 }
 

@@ -90,6 +90,7 @@ async function fill(out: FileHandle, { file, part, options }: Filling): Promise<
   }
   let hash = hashOf(file);
   for await (const piece of done > 0 ? createReadStream(part) : []) {
+    signal?.throwIfAborted();
     hash.update(piece as Uint8Array);
   }
   onBytes?.(done);
