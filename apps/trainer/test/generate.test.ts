@@ -276,7 +276,7 @@ describe('generate', () => {
     await once(child.stdout, 'data');
     child.kill('SIGINT');
     const [code] = (await once(child, 'exit')) as [number];
-    expect({ code, err }).toEqual({ code: 130, err: 'error: The run was ended by Ctrl-C.\n' });
+    expect({ code, err }).toEqual({ code: 130, err: 'error: The text was ended by Ctrl-C.\n' });
   });
 
   it('says in a sentence what it cannot do', async () => {

@@ -288,11 +288,31 @@ describe('a push', () => {
       return asked >= 6;
     };
     const { code, err } = await run(`push --from ${whole} --to ann/mine --yes`, { interrupt });
-    expect({ code, err }).toEqual({ code: 130, err: 'error: The run was ended by Ctrl-C.\n' });
+    expect(code).toBe(130);
+    expect(err).toMatch(
+      /^error: Ctrl-C ended the push: nothing is committed to ann\/mine, where [\d.]+ KiB of [\d.]+ KiB had been sent\. The same command sends no large file again that has arrived whole\.\n$/,
+    );
     expect(uploads.commits).toEqual([]);
     uploads.onStore = undefined;
     expect(await run(`push --from ${whole} --to ann/mine --yes`)).toMatchObject({ code: 0 });
     expect(uploads.commits).toHaveLength(1);
+  });
+
+  it('does not say that nothing is committed where it was ended as the commit was made', async () => {
+    const interrupt = new Interrupt({ exit: () => {} });
+    const { alsoAnswers } = hub;
+    hub.alsoAnswers = (request, response) => {
+      const isCommit = request.url!.includes('/commit/');
+      if (isCommit) {
+        interrupt.ask(new SignalError('SIGINT'));
+      }
+      return isCommit || alsoAnswers!(request, response);
+    };
+    const { code, err } = await push('--yes', { interrupt });
+    expect({ code, err }).toEqual({
+      code: 130,
+      err: `error: Ctrl-C ended the push while its commit was on its way. Look at ${hub.endpoint}/ann/whale-lora whether it is there.\n`,
+    });
   });
 });
 

@@ -3,7 +3,7 @@
 import { createInterface } from 'node:readline';
 import type { ChatMessage } from '../data/chat-template.js';
 import type { Tokenizer } from '../data/tokenizer.js';
-import { UsageError } from '../errors.js';
+import { type SignalError, UsageError } from '../errors.js';
 import { GENERATE, type GenerateFlags } from '../generate/generate-flags.js';
 import { openTextModel, type TextModel } from '../generate/open-text-model.js';
 import { TextStream } from '../generate/text-stream.js';
@@ -48,11 +48,24 @@ async function run(flags: GenerateFlags, context: CommandContext): Promise<numbe
   await using model = await openTextModel(flags, streams);
   streams.signal.throwIfAborted();
   const speech = new Speech(model, flags, streams);
-  await (flags.chat ? converse(speech, streams) : speech.tell(flags.prompt ?? ''));
+  try {
+    await (flags.chat ? converse(speech, streams) : speech.tell(flags.prompt ?? ''));
+  } catch (error) {
+    throw streams.signal.aborted ? endedBy(streams, flags) : error;
+  }
   if (!flags.quiet) {
     context.out.write(`${speech.summary()}\n`);
   }
   return 0;
+}
+
+/** Why the text or the conversation ends where it does, below the line on which it does. */
+function endedBy({ err, signal }: GenerateStreams, { chat }: GenerateFlags): SignalError {
+  const wish = signal.reason as SignalError;
+  if (err.isTTY === true) {
+    err.write('\n');
+  }
+  return wish.telling(`The ${chat ? 'conversation' : 'text'} was ended by ${wish.by}.`);
 }
 
 /** Answers each line of the input. */

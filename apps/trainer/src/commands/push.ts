@@ -2,7 +2,7 @@
 // card that tells how it came about.
 
 import { createInterface } from 'node:readline';
-import { TrainerError, UsageError } from '../errors.js';
+import { type SignalError, TrainerError, UsageError } from '../errors.js';
 import { flag, needed, type ValuesOf } from '../flags/flag.js';
 import { file, onOff, paths } from '../flags/flag-kinds.js';
 import { formatBytes } from '../format.js';
@@ -87,13 +87,16 @@ async function run(flags: PushFlags, context: CommandContext): Promise<number> {
     progress.begin(made.files);
     const removed = staleOf(target, made);
     const { files, title } = made;
-    await hub.commit(files, { title, parent: target?.commit, removed, signal });
+    const onCommit = () => progress.commitAt(hub.page);
+    await hub.commit(files, { title, parent: target?.commit, removed, signal, onCommit });
     terminal.close();
     const place = `${hub.page} (${isPrivate ? 'private' : 'public, everybody can read it'})`;
     for (const line of [...linesOf(made, removed), place]) {
       terminal.note(line);
     }
     return 0;
+  } catch (error) {
+    throw signal.aborted ? progress.endedBy(signal.reason as SignalError) : error;
   } finally {
     terminal.close();
   }
@@ -176,6 +179,7 @@ class PushProgress {
   readonly #name: string;
   #total = 0;
   #done = 0;
+  #committed: string | undefined;
 
   constructor(terminal: Terminal, name: string) {
     this.#terminal = terminal;
@@ -193,11 +197,33 @@ class PushProgress {
     this.#show();
   }
 
+  /** Notes that the commit is on its way to the repository with this page. */
+  commitAt(page: string): void {
+    this.#committed = page;
+  }
+
+  /** What has become of a push that was ended. */
+  endedBy(wish: SignalError): SignalError {
+    const ended = `${wish.by} ended the push`;
+    if (this.#committed !== undefined) {
+      return wish.telling(
+        `${ended} while its commit was on its way. Look at ${this.#committed} whether it is there.`,
+      );
+    }
+    const sent = `, where ${formatBytes(this.#shown)} of ${formatBytes(this.#total)} had been sent. The same command sends no large file again that has arrived whole`;
+    return wish.telling(
+      `${ended}: nothing is committed to ${this.#name}${this.#total === 0 ? '' : sent}.`,
+    );
+  }
+
+  get #shown(): number {
+    return Math.max(0, Math.min(this.#done, this.#total - 1));
+  }
+
   #show(): void {
     // A bar that is full goes away, and the commit is still to come.
     if (this.#total > 0) {
-      const done = Math.max(0, Math.min(this.#done, this.#total - 1));
-      this.#terminal.uploading(this.#name, done, this.#total);
+      this.#terminal.uploading(this.#name, this.#shown, this.#total);
     }
   }
 }

@@ -32,6 +32,7 @@ export interface PushTarget {
 export type License = Readonly<Record<string, string>>;
 
 const LICENSE_FIELDS = ['license', 'license_name', 'license_link'];
+const COMMIT = /\/api\/models\/.+\/commit\//;
 /** The library wants a token of a certain form, which travels in `fetch` whatever its form. */
 const NO_TOKEN = { accessToken: '' };
 
@@ -116,9 +117,11 @@ export class HubPush {
       readonly parent: string | undefined;
       readonly removed: readonly string[];
       readonly signal?: AbortSignal | undefined;
+      /** Called before the request whose answer may be lost though the commit is made. */
+      readonly onCommit?: () => void;
     },
   ): Promise<void> {
-    const { title, parent, removed, signal } = options;
+    const { title, parent, removed, signal, onCommit } = options;
     try {
       await this.#ask((calls) =>
         commit({
@@ -135,6 +138,12 @@ export class HubPush {
           ...(signal === undefined ? {} : { abortSignal: signal }),
           ...NO_TOKEN,
           ...calls,
+          fetch: (url, init) => {
+            if (COMMIT.test(String(url))) {
+              onCommit?.();
+            }
+            return calls.fetch(url, init);
+          },
         }),
       );
     } catch (error) {
