@@ -335,15 +335,19 @@ describe('who may read', () => {
 
   it('must be said where nobody can be asked', async () => {
     const { code, err } = await push('');
-    expect([code, hub.requests]).toEqual([2, []]);
-    expect(err).toMatch(/nobody can be asked here\. Give --private, or --yes/);
+    expect([code, hub.newest('ann/whale-lora').count]).toEqual([2, 0]);
+    expect(err).toMatch(
+      /ann\/whale-lora will be public, and nobody can be asked here\. Give --private for a new one of your own, or --yes\.\n$/,
+    );
   });
 
   it('are few of a private one, which stays so', async () => {
     const { out } = await push('--private');
     expect(out).toMatch(/\/ann\/whale-lora \(private\)\n$/);
     expect(hub.newest('ann/whale-lora').model!.info).toEqual({ private: true });
-    expect((await push('--yes')).out).toMatch(/\(private\)\n$/);
+    const again = await push('');
+    expect([again.code, again.err]).toEqual([0, '']);
+    expect(again.out).toMatch(/\(private\)\n$/);
   });
 });
 

@@ -50,11 +50,6 @@ export const push = defineCommand({
 async function run(flags: PushFlags, context: CommandContext): Promise<number> {
   const { out, err, env } = context;
   const repo = repoOf(flags.to);
-  if (isAsked(flags) && context.input.isTTY !== true) {
-    throw new UsageError(
-      `--to: ${repo} may become public, and nobody can be asked here. Give --private, or --yes for a public one.`,
-    );
-  }
   const { signal } = context.listen();
   const terminal = new Terminal({ out, err, env, steps: 0, isQuiet: flags.quiet });
   const progress = new PushProgress(terminal, repo);
@@ -70,6 +65,14 @@ async function run(flags: PushFlags, context: CommandContext): Promise<number> {
     const pushed = await readPushedRun(flags.from);
     const target = await hub.find();
     requireKind(target, { ...flags, kind: pushed.kind, page: hub.page });
+    const isPrivate = target?.isPrivate ?? flags.private;
+    const isAsked = !isPrivate && !flags.yes;
+    const shown = `${hub.page} ${target === undefined ? 'will be' : 'is'} public`;
+    if (isAsked && context.input.isTTY !== true) {
+      throw new UsageError(
+        `--to: ${shown}, and nobody can be asked here. Give --private for a new one of your own, or --yes.`,
+      );
+    }
     const { makePush } = await import('../push/make-push.js');
     terminal.doing(`reading ${flags.from}`);
     const made = await makePush(pushed, {
@@ -77,9 +80,8 @@ async function run(flags: PushFlags, context: CommandContext): Promise<number> {
       licenseOf: (base) => hub.licenseOf(base),
     });
     terminal.close();
-    const isPrivate = target?.isPrivate ?? flags.private;
-    if (isAsked(flags) && !isPrivate) {
-      await ask(`${hub.page} ${target === undefined ? 'will be' : 'is'} public`, context);
+    if (isAsked) {
+      await ask(shown, context);
     }
     if (target === undefined) {
       await hub.create({ isPrivate });
@@ -100,11 +102,6 @@ async function run(flags: PushFlags, context: CommandContext): Promise<number> {
   } finally {
     terminal.close();
   }
-}
-
-/** Whether the user is asked before something becomes public. */
-function isAsked(flags: PushFlags): boolean {
-  return !flags.private && !flags.yes;
 }
 
 /** What has been pushed, and what has not. */
