@@ -2,7 +2,15 @@
 // Face's own programs share.
 
 import { randomBytes } from 'node:crypto';
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { scanCacheDir, snapshotDownload } from '@huggingface/hub';
@@ -144,6 +152,38 @@ it('reads a cache that another user writes, and says what to do where a model is
   });
   rmSync(join(cache(), 'models--ocean--whale', 'refs'), { recursive: true });
   await expect(find(REPO)).resolves.toBe(moved);
+});
+
+it('downloads again what the cache has in another size than the Hub lists', async () => {
+  const commit = hub.push(REPO, { files: FILES });
+  const weights = join(await find(REPO), 'model.safetensors');
+  const notes: string[] = [];
+  const onNote = (text: string) => notes.push(text);
+  for (const name of [REPO, `${REPO}@${commit}`]) {
+    truncateSync(weights, 777);
+    await expect(find(name, { env: { HF_HUB_OFFLINE: '1' } })).rejects.toThrow(/is not whole/);
+    await find(name, { onNote });
+    expect(readFileSync(weights).equals(WEIGHTS)).toBe(true);
+  }
+  expect(notes[0]).toBe(
+    `${REPO}: expected 100000 bytes of model.safetensors in the cache, got 777. They are downloaded again.`,
+  );
+  vi.spyOn(console, 'debug').mockImplementation(() => {}); // the library tells what it downloads
+  rmSync(cache(), { recursive: true });
+  await snapshotDownload({ repo: REPO, hubUrl: hub.endpoint, cacheDir: cache() });
+  truncateSync(weights, 777);
+  await find(REPO, { onNote });
+  expect(readFileSync(weights).equals(WEIGHTS)).toBe(true);
+});
+
+it('reads what other programs have downloaded where nothing more can be noted', async () => {
+  hub.push(REPO, { files: FILES });
+  vi.spyOn(console, 'debug').mockImplementation(() => {}); // the library tells what it downloads
+  await snapshotDownload({ repo: REPO, hubUrl: hub.endpoint, cacheDir: cache() });
+  vi.spyOn(CachedRepo.prototype, 'setListing').mockImplementation(() => {
+    throw Object.assign(new Error('EACCES'), { code: 'EACCES' });
+  });
+  expect(existsSync(join(await find(REPO), 'model.safetensors'))).toBe(true);
 });
 
 it('takes the shards that an index names', async () => {

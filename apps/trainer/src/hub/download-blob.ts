@@ -3,8 +3,8 @@
 // what it is named by.
 
 import { createHash, type Hash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
-import { type FileHandle, open, rename, rm, stat } from 'node:fs/promises';
+import { createReadStream, statSync } from 'node:fs';
+import { type FileHandle, open, rename, rm } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { setTimeout as wait } from 'node:timers/promises';
 import { TrainerError } from '../errors.js';
@@ -34,14 +34,15 @@ export interface DownloadOptions {
 const EMPTY_TRIES = 4;
 const PART = '.incomplete';
 
-/** The bytes of a content that are there already. */
-export async function bytesThere(blob: string): Promise<number> {
-  const sizeOf = (path: string) =>
-    stat(path).then(
-      ({ size }) => size,
-      () => undefined,
-    );
-  return (await sizeOf(blob)) ?? (await sizeOf(blob + PART)) ?? 0;
+/** The bytes of a file that are there already, in its content or in a part of it. */
+export function bytesThere({ byteLength }: HubFile, blob: string): number {
+  const part = sizeOf(blob + PART) ?? 0;
+  return sizeOf(blob) === byteLength ? byteLength : Math.min(part, byteLength);
+}
+
+/** The bytes of a content; undefined where there is none. */
+export function sizeOf(blob: string): number | undefined {
+  return statSync(blob, { throwIfNoEntry: false })?.size;
 }
 
 /**

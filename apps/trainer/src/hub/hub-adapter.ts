@@ -1,10 +1,8 @@
 // Adapters of the Hub as a directory on this machine.
 
-import { existsSync } from 'node:fs';
-import { join } from 'node:path';
 import { UsageError } from '../errors.js';
 import type { HubName } from './hub-name.js';
-import { downloadAll, findRepo, type RepoOptions } from './hub-repo.js';
+import { downloadAll, findRepo, listRepo, type RepoCommit, type RepoOptions } from './hub-repo.js';
 
 /**
  * Finds adapters in PEFT's layout, and downloads them; resolves to the directory of their files.
@@ -17,20 +15,18 @@ export async function hubAdapter(
   options: RepoOptions,
 ): Promise<string> {
   const { repo, revision = 'main' } = name;
-  const isWhole = (path: string) => names.every((file) => existsSync(join(path, file)));
+  const hasAll = ({ cached, commit }: RepoCommit) =>
+    names.every((file) => cached.has(commit, file));
   return await findRepo(
     name,
     {
       kind: 'model',
       flag: '--adapter',
       lacks: `there is no directory ${repo} here, and ${repo}@${revision}`,
-      find: ({ cached, commit }) => {
-        const path = cached.snapshot(commit);
-        return isWhole(path) ? path : undefined;
-      },
-      isWhole,
+      find: (at) => (hasAll(at) ? at.cached.snapshot(at.commit) : undefined),
+      isWhole: (at) => at.cached.listing(at.commit) !== undefined && hasAll(at),
       download: async (at, client) => {
-        const files = await client.filesOf(repo, at.commit);
+        const files = await listRepo(at, client);
         const own = files.filter(({ path }) => names.includes(path));
         const missing = names.find((file) => own.every(({ path }) => path !== file));
         if (missing !== undefined) {

@@ -3,15 +3,16 @@
 //   models--org--name/blobs/ETAG            the contents
 //   models--org--name/snapshots/COMMIT/...  links to them, under the files' names
 //   models--org--name/.no_exist/COMMIT/...  empty files, for names that the commit does not have
-// A dataset's directory is datasets--org--name, and has the names of all files of commits, too:
-//   datasets--org--name/.listings/COMMIT.json
-// Without them nobody could tell whether the files in a snapshot are all of a split.
+//   models--org--name/.listings/COMMIT.json the names and sizes of all files of a commit, by us alone
+// A dataset's directory is datasets--org--name. Without a listing nobody could tell whether the files
+// in a snapshot are all of a split, and whole.
 
-import { existsSync, lstatSync, readFileSync } from 'node:fs';
+import { existsSync, readFileSync, statSync } from 'node:fs';
 import { cp, mkdir, rm, symlink } from 'node:fs/promises';
 import { basename, dirname, join, relative } from 'node:path';
 import { makeDirectory } from '../files/make-directory.js';
 import { writeText } from '../files/write-file.js';
+import type { HubFile } from './hub-client.js';
 import { hubNameOf, isCommit, type RepoKind } from './hub-name.js';
 
 const NO_EXIST = '.no_exist';
@@ -32,6 +33,7 @@ export class CachedRepo {
   readonly path: string;
   /** The directory of the lock that a download holds, beside the locks of other programs. */
   readonly locks: string;
+  readonly #listings = new Map<string, ReadonlyMap<string, number> | undefined>();
 
   constructor(cache: string, repo: string, kind: RepoKind = 'model') {
     const name = `${kind}s--${repo.replace('/', '--')}`;
@@ -87,20 +89,34 @@ export class CachedRepo {
     names.map((name) => writeText(join(directory, name), ''));
   }
 
-  /** The names of all files of a commit; undefined where they were never asked for. */
-  listing(commit: string): readonly string[] | undefined {
+  /** The bytes of all files of a commit, by their names; undefined where nobody asked for them. */
+  listing(commit: string): ReadonlyMap<string, number> | undefined {
+    if (!this.#listings.has(commit)) {
+      this.#listings.set(commit, this.#readListing(commit));
+    }
+    return this.#listings.get(commit);
+  }
+
+  setListing(commit: string, files: readonly HubFile[]): void {
+    const sizes = new Map(files.map(({ path, byteLength }) => [path, byteLength]));
+    this.#listings.set(commit, sizes);
+    const path = this.#listingOf(commit);
+    makeDirectory(dirname(path));
+    writeText(path, JSON.stringify(Object.fromEntries(sizes)));
+  }
+
+  /** Whether a file of a commit is there, and as large as it is listed, where that is known. */
+  has(commit: string, path: string): boolean {
+    const found = statSync(join(this.snapshot(commit), path), { throwIfNoEntry: false });
+    return found !== undefined && found.size === (this.listing(commit)?.get(path) ?? found.size);
+  }
+
+  #readListing(commit: string): ReadonlyMap<string, number> | undefined {
     try {
-      const paths: unknown = JSON.parse(readFileSync(this.#listingOf(commit), 'utf8'));
-      return Array.isArray(paths) ? paths.map(String) : undefined;
+      return new Map(Object.entries(JSON.parse(readFileSync(this.#listingOf(commit), 'utf8'))));
     } catch {
       return undefined;
     }
-  }
-
-  setListing(commit: string, paths: readonly string[]): void {
-    const path = this.#listingOf(commit);
-    makeDirectory(dirname(path));
-    writeText(path, JSON.stringify(paths));
   }
 
   #listingOf(commit: string): string {
@@ -110,13 +126,8 @@ export class CachedRepo {
   /** Gives a content its name in a snapshot: a link, or a copy where links are not allowed. */
   async link(etag: string, { commit, path }: { readonly commit: string; readonly path: string }) {
     const place = join(this.snapshot(commit), path);
-    if (existsSync(place)) {
-      return;
-    }
     await mkdir(dirname(place), { recursive: true });
-    if (lstatSync(place, { throwIfNoEntry: false }) !== undefined) {
-      await rm(place); // a link to a content that somebody has removed
-    }
+    await rm(place, { force: true }); // a copy of other bytes, or a link to what is removed
     await symlink(relative(dirname(place), this.blob(etag)), place).catch(
       async (error: NodeJS.ErrnoException) => {
         if (error.code !== 'EPERM') {

@@ -43,15 +43,16 @@ export async function hubDataset(name: DataName, options: DatasetOptions): Promi
     flag,
     lacks: `${repo}@${revision}`,
     find: (at) => {
-      const paths = at.cached.listing(at.commit);
-      if (paths === undefined || (paths.includes(README) && readmeOf(at) === undefined)) {
+      const { cached, commit } = at;
+      const files = cached.listing(commit);
+      const isThere = (path: string) => cached.has(commit, path);
+      if (files === undefined || (files.has(README) && !isThere(README))) {
         return undefined;
       }
-      const split = choose(at, paths);
-      const isThere = (path: string) => existsSync(join(at.cached.snapshot(at.commit), path));
+      const split = choose(at, [...files.keys()]);
       return !needsFiles || split.paths.every(isThere) ? pinned(at, split) : undefined;
     },
-    isWhole: () => true,
+    isWhole: (at) => at.cached.listing(at.commit) !== undefined,
     download: async (at, client) => pinned(at, await download(at, choose, { ...options, client })),
   };
   // The library of the Hub is large, and most commands need none of it.
@@ -65,8 +66,8 @@ async function download(
   tools: DatasetOptions & { readonly client: HubClient },
 ): Promise<Split> {
   const { client, needsFiles = true } = tools;
-  const { downloadAll } = await import('./hub-repo.js');
-  const files = await client.filesOf(at.repo, at.commit);
+  const { downloadAll, listRepo } = await import('./hub-repo.js');
+  const files = await listRepo(at, client);
   const take = async (names: readonly string[]) => {
     const wanted = new Set(names);
     await downloadAll(
@@ -78,7 +79,6 @@ async function download(
   await take([README]);
   const paths = files.map(({ path }) => path);
   const split = choose(at, paths);
-  at.cached.setListing(at.commit, paths);
   await take(needsFiles ? split.paths : []);
   return split;
 }
@@ -100,13 +100,13 @@ export function datasetFiles(
   const { repo, revision: commit = '', parts } = name;
   const cached = new CachedRepo(hubSettings(env).cache, repo, 'dataset');
   const at = { repo, commit, cached };
-  const paths = cached.listing(commit);
-  if (paths === undefined) {
+  const files = cached.listing(commit);
+  if (files === undefined) {
     throw new UsageError(
       `--data: ${pinned} is not in the cache ${cached.path} any more. Run the command again.`,
     );
   }
-  const readme = readmeOf(at);
+  const [paths, readme] = [[...files.keys()], readmeOf(at)];
   const split = chooseSplit({ paths, readme }, { parts, defaults: [] }, { flag: '--data', repo });
   return split.paths.map((path) => join(cached.snapshot(commit), path));
 }

@@ -12,6 +12,7 @@ import type { HubName } from './hub-name.js';
 import {
   downloadAll,
   findRepo,
+  listRepo,
   type RepoCommit,
   type RepoOptions,
   type RepoUse,
@@ -41,13 +42,12 @@ export async function hubModel(name: HubName, options: HubOptions = {}): Promise
     kind: 'model',
     flag: '--model',
     lacks: `there is no directory ${repo} here, and ${repo}@${revision}`,
-    find: ({ cached, commit }) => {
-      const path = cached.snapshot(commit);
+    find: (at) => {
       // Other programs don't note which of the other texts a model is without.
-      const isThere = existsSync(join(path, CONFIG)) && (!needsWeights || hasAllWeights(path));
-      return isThere ? path : undefined;
+      const isThere = at.cached.has(at.commit, CONFIG) && (!needsWeights || hasAllWeights(at));
+      return isThere ? at.cached.snapshot(at.commit) : undefined;
     },
-    isWhole: (path) => isWhole(path, options),
+    isWhole: (at) => isWhole(at, options),
     download: async (at, client) => {
       await download(at, { ...options, client });
       return at.cached.snapshot(at.commit);
@@ -57,16 +57,21 @@ export async function hubModel(name: HubName, options: HubOptions = {}): Promise
 }
 
 /** Whether a snapshot has all files that the command needs and that its commit has. */
-function isWhole(path: string, { needsWeights = true }: HubOptions): boolean {
-  const isKnown = (name: string) => existsSync(join(path, name)) || isLacking(path, name);
-  return MODEL_TEXTS.every(isKnown) && (!needsWeights || hasAllWeights(path));
+function isWhole(at: RepoCommit, { needsWeights = true }: HubOptions): boolean {
+  const { cached, commit } = at;
+  const path = cached.snapshot(commit);
+  const isKnown = (name: string) => cached.has(commit, name) || isLacking(path, name);
+  const hasTexts = cached.listing(commit) !== undefined && MODEL_TEXTS.every(isKnown);
+  return hasTexts && (!needsWeights || hasAllWeights(at));
 }
 
 /** Whether a snapshot has all files of the weights, or its commit has none. */
-function hasAllWeights(path: string): boolean {
+function hasAllWeights({ cached, commit }: RepoCommit): boolean {
+  const path = cached.snapshot(commit);
+  const has = (name: string) => cached.has(commit, name);
   return (
-    existsSync(join(path, WEIGHTS)) ||
-    shardsIn(path)?.every((name) => existsSync(join(path, name))) === true ||
+    has(WEIGHTS) ||
+    (has(INDEX) && shardsIn(path)?.every(has) === true) ||
     [WEIGHTS, INDEX].every((name) => isLacking(path, name))
   );
 }
@@ -100,7 +105,7 @@ async function download(
 ): Promise<void> {
   const { client, needsWeights = true, checkHeaders } = tools;
   const { repo, commit, cached } = at;
-  const files = new Map((await client.filesOf(repo, commit)).map((file) => [file.path, file]));
+  const files = new Map((await listRepo(at, client)).map((file) => [file.path, file]));
   refuseOthers(repo, files);
   const take = async (names: readonly string[]) => {
     const wanted = names.flatMap((name) => files.get(name) ?? []);

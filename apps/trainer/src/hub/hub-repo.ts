@@ -1,7 +1,6 @@
 // A repository of the Hub on this machine. The revision becomes a commit first, and all files are
 // of that one; those that are in the cache are not asked for again.
 
-import { existsSync } from 'node:fs';
 import { setTimeout as wait } from 'node:timers/promises';
 import { StoreLockedError } from '@shardweave/shard-store';
 import { lockDirectory, nodeFiles, type OwnerLock } from '@shardweave/shard-store/node';
@@ -9,7 +8,7 @@ import { DiskFullError, UsageError } from '../errors.js';
 import { freeBytes } from '../files/disk-room.js';
 import { makeDirectory } from '../files/make-directory.js';
 import { describeSystemError } from '../system-error.js';
-import { bytesThere, downloadBlob } from './download-blob.js';
+import { bytesThere, downloadBlob, sizeOf } from './download-blob.js';
 import { CachedRepo } from './hub-cache.js';
 import { HubClient, type HubFile } from './hub-client.js';
 import { HubUnreachableError } from './hub-errors.js';
@@ -41,8 +40,8 @@ export interface RepoUse<T> {
   readonly flag: string;
   /** What is there of a commit; undefined where something that the command needs is missing. */
   readonly find: (at: RepoCommit) => T | undefined;
-  /** Whether the Hub can't have more of what was found. */
-  readonly isWhole: (found: T) => boolean;
+  /** Whether the Hub can't have more of what was found, whose files are known to be whole. */
+  readonly isWhole: (at: RepoCommit) => boolean;
   /** Downloads what is missing; no other command does that at the same time. */
   readonly download: (at: RepoCommit, client: HubClient) => Promise<T>;
   /** What is said before "is not whole in the cache". */
@@ -67,11 +66,10 @@ export async function findRepo<T>(
 ): Promise<T> {
   const settings = hubSettings(options.env ?? process.env);
   const cached = new CachedRepo(settings.cache, repo, use.kind);
-  const inCache = () => {
-    const commit = cached.commitOf(revision);
-    return commit === undefined ? undefined : use.find({ repo, commit, cached });
-  };
-  if (settings.isOffline || isCommit(revision)) {
+  const kept = cached.commitOf(revision);
+  const keptAt = kept === undefined ? undefined : { repo, commit: kept, cached };
+  const inCache = () => keptAt && use.find(keptAt);
+  if (settings.isOffline || (isCommit(revision) && keptAt && use.isWhole(keptAt))) {
     const found = inCache();
     if (found !== undefined) {
       return found;
@@ -93,14 +91,13 @@ export async function findRepo<T>(
     if (found === undefined) {
       throw error;
     }
-    const at = `${repo}@${cached.commitOf(revision)}`;
     const { message } = error as HubUnreachableError;
-    options.onNote?.(`${message} The ${use.kind} in the cache is used: ${at}.`);
+    options.onNote?.(`${message} The ${use.kind} in the cache is used: ${repo}@${kept}.`);
     return found;
   }
   const at = { repo, commit, cached };
   const there = use.find(at);
-  if (there !== undefined && use.isWhole(there)) {
+  if (there !== undefined && use.isWhole(at)) {
     cached.noteCommit(revision, commit);
     return there;
   }
@@ -113,6 +110,9 @@ export async function findRepo<T>(
     if (!DENIED.has((cause as NodeJS.ErrnoException).code)) {
       throw cause;
     }
+    if (there !== undefined) {
+      return there; // only what the Hub was asked for can't be noted
+    }
     throw new UsageError(
       `${use.flag}: the ${use.kind} is not whole in the cache ${settings.cache}, which can't be written (${describeSystemError(cause)}). Set HF_HOME to a directory of yours, or name a path.`,
       { cause },
@@ -120,24 +120,49 @@ export async function findRepo<T>(
   }
 }
 
+/** The files of a commit, of which the cache keeps names and sizes. */
+export async function listRepo(
+  { repo, commit, cached }: RepoCommit,
+  client: HubClient,
+): Promise<readonly HubFile[]> {
+  const files = await client.filesOf(repo, commit);
+  cached.setListing(commit, files);
+  return files;
+}
+
 /** Downloads those files that the cache has not yet, and names them in the snapshot. */
 export async function downloadAll(
   files: readonly HubFile[],
   { repo, commit, cached }: RepoCommit,
-  { client, signal, onBytes, pauseMs = PAUSE_MS }: RepoOptions & { readonly client: HubClient },
+  {
+    client,
+    signal,
+    onBytes,
+    onNote,
+    pauseMs = PAUSE_MS,
+  }: RepoOptions & {
+    readonly client: HubClient;
+  },
 ): Promise<void> {
-  const sizes = await Promise.all(files.map(({ etag }) => bytesThere(cached.blob(etag))));
-  const total = files.reduce((sum, { byteLength }) => sum + byteLength, 0);
-  const missing = total - sizes.reduce((sum, size) => sum + size, 0);
+  const missing = files.filter(({ path }) => !cached.has(commit, path));
+  const needed = missing.map((file) => file.byteLength - bytesThere(file, cached.blob(file.etag)));
   const free = freeBytes(cached.path);
-  if (missing > free) {
-    throw new DiskFullError({ path: cached.path, neededBytes: missing, freeBytes: free });
+  const neededBytes = needed.reduce((sum, bytes) => sum + bytes, 0);
+  if (neededBytes > free) {
+    throw new DiskFullError({ path: cached.path, neededBytes, freeBytes: free });
   }
-  let before = 0;
-  for (const file of files) {
+  const total = files.reduce((sum, { byteLength }) => sum + byteLength, 0);
+  let before = total - missing.reduce((sum, { byteLength }) => sum + byteLength, 0);
+  for (const file of missing) {
     const blob = cached.blob(file.etag);
     const base = before;
-    if (!existsSync(blob)) {
+    const size = sizeOf(blob);
+    if (size !== file.byteLength) {
+      if (size !== undefined) {
+        onNote?.(
+          `${repo}: expected ${file.byteLength} bytes of ${file.path} in the cache, got ${size}. They are downloaded again.`,
+        );
+      }
       await downloadBlob(file, blob, {
         open: (from) => client.open({ repo, commit, path: file.path }, { from }),
         onBytes: (done) => onBytes?.(repo, base + done, total),
