@@ -277,6 +277,21 @@ describe('a push', () => {
     expect([uploads.commits.length, uploads.bytesStored]).toEqual([2, bytesStored]);
   });
 
+  it('takes a GGUF of an earlier one away with its Modelfile, and no other, when it is told so', async () => {
+    const old = { 'old.gguf': 'GGUF', 'old.Modelfile': 'FROM ./old.gguf', 'theirs.gguf': 'GGUF' };
+    hub.push('ann/whale-lora', { files: { ...old, 'mine.gguf': 'GGUF', 'mine.Modelfile': '' } });
+    const { out, err } = await push('', { isTTY: true, input: 'y\n' });
+    expect(err).toContain(
+      'everybody can read what is pushed. It removes there old.gguf, old.Modelfile of an earlier push, which this one has nothing for. Push? [y/N] ',
+    );
+    expect(out).toContain('removed there: old.gguf, old.Modelfile\n');
+    expect(out).toContain('left there: theirs.gguf, which may have been made of other weights\n');
+    const names = Object.keys(pushed('ann/whale-lora'));
+    expect(names.filter((name) => /\.(gguf|Modelfile)$/.test(name)).sort()).toEqual([
+      ...['mine.Modelfile', 'mine.gguf', 'theirs.gguf'],
+    ]);
+  });
+
   it('leaves no commit where it is killed, and goes on', async () => {
     const interrupt = new Interrupt({ exit: () => {} });
     let asked = 0;

@@ -11,6 +11,7 @@ import type { PushFile, PushTarget } from '../hub/hub-push.js';
 import { hubSettings } from '../hub/hub-settings.js';
 import { Terminal } from '../output/terminal.js';
 import type { MadePush } from '../push/make-push.js';
+import { type StaleFiles, staleFiles } from '../push/stale-files.js';
 import type { CommandContext } from './cli-command.js';
 import { defineCommand, QUIET } from './define-command.js';
 
@@ -80,20 +81,21 @@ async function run(flags: PushFlags, context: CommandContext): Promise<number> {
       licenseOf: (base) => hub.licenseOf(base),
     });
     terminal.close();
+    const stale = staleFiles(target, made);
     if (isAsked) {
-      await ask(shown, context);
+      await ask(`${shown}: everybody can read what is pushed.${goneText(stale)}`, context);
     }
     if (target === undefined) {
       await hub.create({ isPrivate });
     }
     progress.begin(made.files);
-    const removed = staleOf(target, made);
     const { files, title } = made;
+    const { removed } = stale;
     const onCommit = () => progress.commitAt(hub.page);
     await hub.commit(files, { title, parent: target?.commit, removed, signal, onCommit });
     terminal.close();
     const place = `${hub.page} (${isPrivate ? 'private' : 'public, everybody can read it'})`;
-    for (const line of [...linesOf(made, removed), place]) {
+    for (const line of [...linesOf(made, stale), place]) {
       terminal.note(line);
     }
     return 0;
@@ -105,11 +107,14 @@ async function run(flags: PushFlags, context: CommandContext): Promise<number> {
 }
 
 /** What has been pushed, and what has not. */
-function linesOf({ files, notes }: MadePush, removed: readonly string[]): string[] {
+function linesOf({ files, notes }: MadePush, { removed, left }: StaleFiles): string[] {
   const names = files.map(({ path }) => path).join(', ');
   return [
     `pushed ${names}: ${formatBytes(bytesOf(files))}, one commit`,
     ...(removed.length === 0 ? [] : [`removed there: ${removed.join(', ')}`]),
+    ...(left.length === 0
+      ? []
+      : [`left there: ${left.join(', ')}, which may have been made of other weights`]),
     ...notes,
   ];
 }
@@ -149,16 +154,16 @@ function requireKind(
   }
 }
 
-/** The files of an earlier push that this one has none for, such as the third of three shards. */
-function staleOf(target: PushTarget | undefined, { files, isOurs }: MadePush): string[] {
-  const names = new Set(files.map(({ path }) => path));
-  return (target?.files ?? []).filter((name) => isOurs(name) && !names.has(name));
+/** What is asked about the files that go. */
+function goneText({ removed }: StaleFiles): string {
+  const of = 'of an earlier push, which this one has nothing for';
+  return removed.length === 0 ? '' : ` It removes there ${removed.join(', ')} ${of}.`;
 }
 
 /** @throws {TrainerError} for any answer but yes */
 async function ask(what: string, { input, err, listen }: CommandContext): Promise<void> {
   const { signal } = listen();
-  err.write(`${what}: everybody can read what is pushed. Push? [y/N] `);
+  err.write(`${what} Push? [y/N] `);
   const lines = createInterface({ input, signal });
   for await (const line of lines) {
     if (/^y(es)?$/i.test(line.trim())) {
