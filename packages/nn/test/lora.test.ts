@@ -309,14 +309,16 @@ describe("PEFT's files", () => {
   };
 
   it('go out and come back', () => {
-    const text = peftConfigText(config, { base: 'models/small' });
+    const base = { base: 'ocean/whale', revision: 'v1' };
+    const text = peftConfigText(config, base);
     expect(parsePeftConfig(text)).toEqual({
       rank: 4,
       alpha: 6,
       dropout: 0.1,
       targets: ['q_proj', 'c_fc'],
-      base: 'models/small',
+      ...base,
     });
+    expect(parsePeftConfig(peftConfigText(config))).toMatchObject({ revision: undefined });
     expect(JSON.parse(text)).toMatchObject({ peft_type: 'LORA', r: 4, lora_alpha: 6 });
     const state = new Map(
       ['a.lora_A.weight', 'a.lora_B.weight', 'a.weight'].map((name) => [

@@ -46,9 +46,9 @@ export function findAdapter(path: string): string {
 export function hubBaseOf(path: string): HubName | undefined {
   try {
     const text = readFileSync(join(findAdapter(path), ADAPTER_FILES.config), 'utf8');
-    const { base_model_name_or_path: base, revision } = JSON.parse(text) as Record<string, unknown>;
-    const name = parseHubName(String(base));
-    return name && { repo: name.repo, revision: revision == null ? undefined : String(revision) };
+    const { base = '', revision } = parsePeftConfig(text);
+    const name = parseHubName(base);
+    return name && { repo: name.repo, revision };
   } catch {
     return undefined;
   }

@@ -21,6 +21,8 @@ export interface PeftConfig {
   readonly targets: readonly string[];
   /** The base model's name or directory, as the file has it. */
   readonly base: string | undefined;
+  /** The base model's branch, tag or commit on the Hub, where the file has one. */
+  readonly revision: string | undefined;
 }
 
 /** Fields that would change the computation, each with the values under which it does not. */
@@ -91,13 +93,14 @@ export function parsePeftConfig(text: string): PeftConfig {
   if (typeof dropout !== 'number' || !(dropout >= 0 && dropout < 1)) {
     refuse('lora_dropout', dropout, 'a number in [0, 1)');
   }
-  const base = fields.base_model_name_or_path;
+  const { base_model_name_or_path: base, revision } = fields;
   return {
     rank: rank as number,
     alpha,
     dropout,
     targets: Array.isArray(targets) ? targets.map(String) : [],
     base: typeof base === 'string' ? base : undefined,
+    revision: typeof revision === 'string' ? revision : undefined,
   };
 }
 
