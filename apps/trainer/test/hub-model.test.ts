@@ -8,6 +8,7 @@ import {
   mkdtempSync,
   readFileSync,
   rmSync,
+  symlinkSync,
   truncateSync,
   writeFileSync,
 } from 'node:fs';
@@ -174,6 +175,20 @@ it('downloads again what the cache has in another size than the Hub lists', asyn
   truncateSync(weights, 777);
   await find(REPO, { onNote });
   expect(readFileSync(weights).equals(WEIGHTS)).toBe(true);
+});
+
+it('says that a cache has no place, and of no other missing file that it is the cache', async () => {
+  hub.push(REPO, { files: FILES });
+  const disk = join(folder, 'disk');
+  symlinkSync(join(folder, 'unmounted'), disk);
+  await expect(find(REPO, { env: { HF_HOME: join(disk, 'hf') } })).rejects.toThrow(
+    /not whole in the cache .*disk\/hf\/hub, which can't be written \(no such file or directory\)/,
+  );
+  const missing = Object.assign(new Error('ENOENT'), { code: 'ENOENT' });
+  vi.spyOn(CachedRepo.prototype, 'setCommit').mockImplementation(() => {
+    throw missing;
+  });
+  await expect(find(REPO)).rejects.toBe(missing);
 });
 
 it('reads what other programs have downloaded where nothing more can be noted', async () => {

@@ -1,6 +1,7 @@
 // A repository of the Hub on this machine. The revision becomes a commit first, and all files are
 // of that one; those that are in the cache are not asked for again.
 
+import { existsSync } from 'node:fs';
 import { setTimeout as wait } from 'node:timers/promises';
 import { StoreLockedError } from '@shardweave/shard-store';
 import { lockDirectory, nodeFiles, type OwnerLock } from '@shardweave/shard-store/node';
@@ -49,8 +50,8 @@ export interface RepoUse<T> {
 }
 
 const PAUSE_MS = 1000;
-/** What the system says of another user's directory, of a disk that is only read, of no place. */
-const DENIED: ReadonlySet<unknown> = new Set(['EACCES', 'EPERM', 'EROFS', 'ENOENT', 'ENOTDIR']);
+/** What the system says of another user's directory, of a disk that is only read, of a file. */
+const DENIED: ReadonlySet<unknown> = new Set(['EACCES', 'EPERM', 'EROFS', 'ENOTDIR']);
 
 /**
  * Finds what a command wants of a repository, and downloads what is missing.
@@ -107,7 +108,9 @@ export async function findRepo<T>(
     cached.setCommit(revision, commit);
     return found;
   } catch (cause) {
-    if (!DENIED.has((cause as NodeJS.ErrnoException).code)) {
+    const { code } = cause as NodeJS.ErrnoException;
+    const hasNoPlace = code === 'ENOENT' && !existsSync(settings.cache);
+    if (!DENIED.has(code) && !hasNoPlace) {
       throw cause;
     }
     if (there !== undefined) {
