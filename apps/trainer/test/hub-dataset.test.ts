@@ -1,8 +1,9 @@
 // Data sets by their names on the Hub, which a server plays: which files are a split, that a run
 // keeps to them, and what is said of names that mean none.
 
-import { existsSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import { snapshotDownload } from '@huggingface/hub';
 import { parquetWriteBuffer } from 'hyparquet-writer';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
@@ -240,6 +241,46 @@ it('a split is whole in the cache, or not there, for a machine without the Hub',
   await expect(find(`hf:${REPO}`, offline)).rejects.toThrow(
     /^--data: ocean\/chats@main is not whole in the cache .*HF_HUB_OFFLINE forbids/,
   );
+});
+
+describe('a data set that another program has downloaded', () => {
+  const left = async (files: Readonly<Record<string, string | Uint8Array>> = FILES) => {
+    publish(files);
+    vi.spyOn(console, 'debug').mockImplementation(() => {}); // the library tells what it downloads
+    const cacheDir = join(folder, 'hub');
+    const repo = { type: 'dataset', name: REPO } as const;
+    await snapshotDownload({ repo, hubUrl: hub.endpoint, cacheDir });
+    vi.restoreAllMocks();
+    return join(cacheDir, 'datasets--ocean--chats');
+  };
+  const offline = () => ({ env: env({ HF_HUB_OFFLINE: '1' }) });
+
+  it('is found without the Hub, by the files that are there', async () => {
+    const path = await left();
+    expect(existsSync(join(path, '.listings'))).toBe(false);
+    const notes: string[] = [];
+    const onNote = (text: string) => notes.push(text);
+    const found = await find(`hf:${REPO}`, { ...offline(), onNote });
+    expect(found.paths).toEqual(TRAIN);
+    expect(notes).toEqual([
+      expect.stringMatching(
+        /^--data: another program has downloaded ocean\/chats@\w+, and what it left/,
+      ),
+    ]);
+    const away = { env: env({ HF_ENDPOINT: 'http://127.0.0.1:9' }) };
+    expect((await find(`hf:${REPO}:test`, away)).pinned).toMatch(/:test$/);
+  });
+
+  it('is not whole where a file is missing that the names of others count', async () => {
+    const path = await left();
+    const [commit] = readdirSync(join(path, 'snapshots'));
+    rmSync(join(path, 'snapshots', commit!, TRAIN[1]));
+    await expect(find(`hf:${REPO}`, offline())).rejects.toThrow(/is not whole in the cache/);
+    await expect(find(`hf:${REPO}:dev`, offline())).rejects.toThrow(/is not whole in the cache/);
+    // The Hub is asked where it can be.
+    expect((await find(`hf:${REPO}@${commit}`)).paths).toEqual(TRAIN);
+    expect(existsSync(join(path, 'snapshots', commit!, TRAIN[1]))).toBe(true);
+  });
 });
 
 it.each<[string, string, RegExp]>([

@@ -7,9 +7,9 @@
 // A dataset's directory is datasets--org--name. Without a listing nobody could tell whether the files
 // in a snapshot are all of a split, and whole.
 
-import { existsSync, readFileSync, statSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { cp, mkdir, rm, symlink } from 'node:fs/promises';
-import { basename, dirname, join, relative } from 'node:path';
+import { basename, dirname, join, relative, sep } from 'node:path';
 import { makeDirectory } from '../files/make-directory.js';
 import { writeText } from '../files/write-file.js';
 import type { HubFile } from './hub-client.js';
@@ -95,6 +95,15 @@ export class CachedRepo {
       this.#listings.set(commit, this.#readListing(commit));
     }
     return this.#listings.get(commit);
+  }
+
+  /** The names of the files in the snapshot of a commit, which may have more; none without it. */
+  namesHere(commit: string): readonly string[] {
+    const path = this.snapshot(commit);
+    const found = existsSync(path) ? readdirSync(path, { recursive: true, encoding: 'utf8' }) : [];
+    return found
+      .filter((name) => statSync(join(path, name), { throwIfNoEntry: false })?.isFile() === true)
+      .map((name) => name.replaceAll(sep, '/'));
   }
 
   setListing(commit: string, files: readonly HubFile[]): void {

@@ -38,15 +38,26 @@ export async function hubDataset(name: DataName, options: DatasetOptions): Promi
       { parts, defaults: DEFAULTS[flag] },
       { flag, repo },
     );
+  const guess = (at: RepoCommit) => {
+    const split = guessSplit(() => choose(at, namesOf(at)));
+    if (split !== undefined) {
+      options.onNote?.(
+        `${flag}: another program has downloaded ${repo}@${at.commit}, and what it left in the cache is taken for all of the split.`,
+      );
+    }
+    return split && pinned(at, split);
+  };
   const use: RepoUse<string> = {
     kind: 'dataset',
     flag,
     lacks: `${repo}@${revision}`,
-    find: (at) => {
-      const { cached, commit } = at;
-      const files = cached.listing(commit);
-      const isThere = (path: string) => cached.has(commit, path);
-      if (files === undefined || (files.has(README) && !isThere(README))) {
+    find: (at, { isAlone }) => {
+      const files = at.cached.listing(at.commit);
+      if (files === undefined) {
+        return isAlone ? guess(at) : undefined;
+      }
+      const isThere = (path: string) => at.cached.has(at.commit, path);
+      if (files.has(README) && !isThere(README)) {
         return undefined;
       }
       const split = choose(at, [...files.keys()]);
@@ -83,6 +94,30 @@ async function download(
   return split;
 }
 
+/** A split of the files that are here, which may lack some; undefined where it is known to. */
+function guessSplit(choose: () => Split): Split | undefined {
+  try {
+    const split = choose();
+    // data/train-00000-of-00002.parquet tells how many there are of its like.
+    const likes = split.paths.map((path) => path.replace(/-\d{5}(-of-\d{5})/, '$1'));
+    const isWhole = likes.every((like) => {
+      const [, count = '1'] = /-of-(\d{5})/.exec(like) ?? [];
+      return likes.filter((other) => other === like).length >= Number(count);
+    });
+    return isWhole ? split : undefined;
+  } catch (error) {
+    if (error instanceof UsageError) {
+      return undefined; // the Hub may have what is asked for
+    }
+    throw error;
+  }
+}
+
+/** The names of all files of a commit or, where other programs have downloaded it, of those here. */
+function namesOf({ cached, commit }: RepoCommit): readonly string[] {
+  return [...(cached.listing(commit)?.keys() ?? cached.namesHere(commit))];
+}
+
 function readmeOf({ cached, commit }: RepoCommit): string | undefined {
   const path = join(cached.snapshot(commit), README);
   return existsSync(path) ? readFileSync(path, 'utf8') : undefined;
@@ -100,13 +135,13 @@ export function datasetFiles(
   const { repo, revision: commit = '', parts } = name;
   const cached = new CachedRepo(hubSettings(env).cache, repo, 'dataset');
   const at = { repo, commit, cached };
-  const files = cached.listing(commit);
-  if (files === undefined) {
+  const paths = namesOf(at);
+  if (paths.length === 0) {
     throw new UsageError(
       `--data: ${pinned} is not in the cache ${cached.path} any more. Run the command again.`,
     );
   }
-  const [paths, readme] = [[...files.keys()], readmeOf(at)];
+  const readme = readmeOf(at);
   const split = chooseSplit({ paths, readme }, { parts, defaults: [] }, { flag: '--data', repo });
   return split.paths.map((path) => join(cached.snapshot(commit), path));
 }

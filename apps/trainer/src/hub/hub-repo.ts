@@ -39,8 +39,11 @@ export interface RepoUse<T> {
   readonly kind: RepoKind;
   /** The flag that names it. */
   readonly flag: string;
-  /** What is there of a commit; undefined where something that the command needs is missing. */
-  readonly find: (at: RepoCommit) => T | undefined;
+  /**
+   * What is there of a commit; undefined where something that the command needs is missing.
+   * @param options.isAlone whether the Hub can't be asked what the commit has
+   */
+  readonly find: (at: RepoCommit, options: { readonly isAlone: boolean }) => T | undefined;
   /** Whether the Hub can't have more of what was found, whose files are known to be whole. */
   readonly isWhole: (at: RepoCommit) => boolean;
   /** Downloads what is missing; no other command does that at the same time. */
@@ -69,7 +72,7 @@ export async function findRepo<T>(
   const cached = new CachedRepo(settings.cache, repo, use.kind);
   const kept = cached.commitOf(revision);
   const keptAt = kept === undefined ? undefined : { repo, commit: kept, cached };
-  const inCache = () => keptAt && use.find(keptAt);
+  const inCache = () => keptAt && use.find(keptAt, { isAlone: true });
   if (settings.isOffline || (isCommit(revision) && keptAt && use.isWhole(keptAt))) {
     const found = inCache();
     if (found !== undefined) {
@@ -97,7 +100,7 @@ export async function findRepo<T>(
     return found;
   }
   const at = { repo, commit, cached };
-  const there = use.find(at);
+  const there = use.find(at, { isAlone: false });
   if (there !== undefined && use.isWhole(at)) {
     cached.noteCommit(revision, commit);
     return there;
