@@ -2,6 +2,7 @@
 // and end with paths.
 
 import { getSystemErrorMap } from 'node:util';
+import type { StoreLockedError } from '@shardweave/shard-store';
 
 /**
  * The words for an error, such as `no such file or directory` for an ENOENT; the message itself
@@ -27,4 +28,9 @@ export function fileLimitHint(error: unknown): string | undefined {
   return TOO_MANY_FILES.includes(code)
     ? 'Raise the limit of open files (ulimit -n), or take fewer ranks in a process.'
     : undefined;
+}
+
+/** What helps where the owner of a directory may be gone; empty where it is known to live. */
+export function ownerHint({ file }: StoreLockedError): string {
+  return file === undefined ? '' : ` If that one is gone, remove ${file}.`;
 }

@@ -12,9 +12,10 @@ import {
   truncateSync,
   writeFileSync,
 } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { scanCacheDir, snapshotDownload } from '@huggingface/hub';
+import { lockDirectory, nodeFiles } from '@shardweave/shard-store/node';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { CachedRepo } from '../src/hub/hub-cache.ts';
 import { type HubOptions, hubModel } from '../src/hub/hub-model.ts';
@@ -258,12 +259,26 @@ it('refuses bytes that are not what the Hub names, and removes them', async () =
 
 it('downloads once for two commands', async () => {
   hub.push(REPO, { files: FILES });
-  const notes: string[] = [];
-  const both = [find(REPO), find(REPO, { onNote: (text) => notes.push(text) })];
-  const [first, second] = await Promise.all(both);
+  const [first, second] = await Promise.all([find(REPO), find(REPO)]);
   expect(first).toEqual(second);
   const needed = 100_000 + FILES['config.json'].length + FILES['tokenizer.json'].length;
   expect(hub.bytesSent).toBe(needed);
+});
+
+it('names the command that it waits for', async () => {
+  hub.push(REPO, { files: FILES });
+  const locks = join(cache(), '.locks', 'models--ocean--whale');
+  mkdirSync(locks, { recursive: true });
+  const lock = await lockDirectory(nodeFiles, locks);
+  const notes: string[] = [];
+  const onNote = (text: string) => {
+    notes.push(text);
+    void lock.release();
+  };
+  await find(REPO, { onNote });
+  expect(notes).toEqual([
+    `Another command downloads ${REPO}, process ${process.pid} on ${hostname()}; this one waits for it.`,
+  ]);
 });
 
 it('keeps a commit while its branch moves, without asking', async () => {

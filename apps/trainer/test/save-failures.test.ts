@@ -1,6 +1,7 @@
 // A save that fails leaves the earlier saves as they were, and its error says how it failed.
 
 import { readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { openSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
@@ -171,9 +172,17 @@ describe('a run', () => {
     const held = await lockRun(config);
     const second = lockRun({ ...config, resume: 'auto' });
     await expect(second).rejects.toThrow(UsageError);
-    await expect(second).rejects.toThrow(/another command is at work in .*got process \d+/);
+    await expect(second).rejects.toThrow(
+      `--out: another command is at work in ${directory}, process ${process.pid} on ${hostname()}. Wait for it, or choose another directory.`,
+    );
     await held[Symbol.asyncDispose]();
     await (await lockRun({ ...config, resume: 'auto' }))[Symbol.asyncDispose]();
+    const elsewhere = join(directory, 'shardweave-owner.1.7.5.1.2.whale');
+    writeFileSync(join(directory, 'shardweave-owner.1'), '');
+    writeFileSync(elsewhere, '');
+    await expect(lockRun({ ...config, resume: 'auto' })).rejects.toThrow(
+      `process 7 on whale, in another container or on another machine. Wait for it, or choose another directory. If that one is gone, remove ${elsewhere}.`,
+    );
   });
 
   it('a run with saves is not begun anew', async () => {

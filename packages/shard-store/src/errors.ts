@@ -77,4 +77,17 @@ export class StoreIncompleteError extends StoreError {
 /** Another owner has the directory. */
 export class StoreLockedError extends StoreError {
   readonly code = 'LOCKED';
+  /** The owner in words, such as `process 12 on whale`. */
+  readonly owner: string;
+  /** The file to delete where the owner is gone; undefined where the system says that it lives. */
+  readonly file: string | undefined;
+
+  constructor(
+    message: string,
+    { owner, file }: { readonly owner: string; readonly file: string | undefined },
+  ) {
+    super(message);
+    this.owner = owner;
+    this.file = file;
+  }
 }

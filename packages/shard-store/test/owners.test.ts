@@ -203,6 +203,10 @@ describe('owners', () => {
     await writer.prints(1);
     await expect(openDiskStore({ directory })).rejects.toThrow(StoreLockedError);
     await expect(openDiskStore({ directory })).rejects.toThrow(/process \d+ on .* delete /);
+    await expect(openDiskStore({ directory })).rejects.toMatchObject({
+      owner: expect.stringMatching(/^process \d+ on [^,]+$/),
+      file: undefined,
+    });
     await writer.kill();
     await (await openDiskStore({ directory })).close();
   });

@@ -8,7 +8,7 @@ import { lockDirectory, nodeFiles, type OwnerLock } from '@shardweave/shard-stor
 import { DiskFullError, UsageError } from '../errors.js';
 import { freeBytes } from '../files/disk-room.js';
 import { makeDirectory } from '../files/make-directory.js';
-import { describeSystemError } from '../system-error.js';
+import { describeSystemError, ownerHint } from '../system-error.js';
 import { bytesThere, downloadBlob, sizeOf } from './download-blob.js';
 import { CachedRepo } from './hub-cache.js';
 import { HubClient, type HubFile } from './hub-client.js';
@@ -196,7 +196,10 @@ async function lockRepo(
         throw error;
       }
       if (isFirst) {
-        onNote?.(`Another command downloads ${repo}; this one waits for it.`);
+        const { owner } = error;
+        onNote?.(
+          `Another command downloads ${repo}, ${owner}; this one waits for it.${ownerHint(error)}`,
+        );
       }
       await wait(pauseMs, undefined, { signal });
       continue;

@@ -12,7 +12,7 @@ import { RUN_FILES } from '../files/run-files.js';
 import { savesOf } from '../files/save-directory.js';
 import { removeUnfinished } from '../files/write-file.js';
 import type { RunConfig } from '../run-config.js';
-import { describeSystemError } from '../system-error.js';
+import { describeSystemError, ownerHint } from '../system-error.js';
 import { type RunDone, stateOf } from './run-state.js';
 
 /**
@@ -127,7 +127,7 @@ async function lock(out: string) {
   } catch (cause) {
     if (cause instanceof StoreLockedError) {
       throw new UsageError(
-        `--out: another command is at work in ${out}. Wait for it, or choose another directory. ${cause.message}`,
+        `--out: another command is at work in ${out}, ${cause.owner}. Wait for it, or choose another directory.${ownerHint(cause)}`,
         { cause },
       );
     }

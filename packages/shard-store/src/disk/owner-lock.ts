@@ -124,9 +124,12 @@ async function expectGone(
       }
       const host = decodeURIComponent(rest.slice(2).join('.'));
       const where = isHere ? '' : ', in another container or on another machine';
+      const owner = `process ${pid} on ${host}${where}`;
+      const file = `${OWNER}.${number}.${name}`;
       throw new StoreLockedError(
-        `lock: expected nobody else in ${directory}, got process ${pid} on ${host}${where}. ` +
-          `Close its store, or delete ${OWNER}.${number}.${name} if it is gone.`,
+        `lock: expected nobody else in ${directory}, got ${owner}. ` +
+          `Close its store, or delete ${file} if it is gone.`,
+        { owner, file: isHere ? undefined : join(directory, file) },
       );
     }
     await new Promise((resolve) => setTimeout(resolve, NAME_PAUSE_MS));
