@@ -22,7 +22,9 @@ import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { SignalError } from '../src/errors.js';
 import { writeDirectory } from '../src/files/write-file.js';
+import { Interrupt } from '../src/interrupt.js';
 import { adapterFiles } from '../src/model/adapter-directory.js';
 import { buildCommand } from './support/build-command.js';
 import { LETTERS, type LettersOptions, lettersDirectory } from './support/letters-tokenizer.js';
@@ -173,6 +175,24 @@ describe('generate', () => {
     const flags = ['--model', directory, '--chat', '--quiet', ...GREEDY];
     const { code, out, err } = await run(flags, { input: 'Hi\n\nWhy?\n' });
     expect({ code, out, err }).toEqual({ code: 0, out: `${said}\n${again}\n`, err: '' });
+  });
+
+  it('says on a terminal how a conversation ends, and that Ctrl-C has ended it', async () => {
+    const { directory } = await makeDirectory();
+    const line = ['generate', '--model', directory, '--chat', '--device', 'cpu', ...GREEDY];
+    const done = await runCli(line, { isTTY: true, input: '\n' });
+    expect([done.code, done.err]).toEqual([0, 'Ctrl-D ends the conversation.\n> > \n']);
+    const interrupt = new Interrupt({ exit: () => {} });
+    const onErr = (text: string) => {
+      if (text === '> ') {
+        queueMicrotask(() => interrupt.ask(new SignalError('SIGINT')));
+      }
+    };
+    const ended = await runCli(line, { isTTY: true, input: 'Hi\n', interrupt, onErr });
+    expect([ended.code, ended.err]).toEqual([
+      130,
+      'Ctrl-D ends the conversation.\n> \nerror: The conversation was ended by Ctrl-C.\n',
+    ]);
   });
 
   it('adds the adapters of a directory', async () => {

@@ -313,6 +313,21 @@ describe('a push', () => {
     expect(uploads.commits).toHaveLength(1);
   });
 
+  it('is ended in a sentence while it reads the run, and asks nothing more', async () => {
+    for (const from of [whole, whole]) {
+      const interrupt = new Interrupt({ exit: () => {} });
+      const onErr = (text: string) =>
+        text.includes('reading') && interrupt.ask(new SignalError('SIGINT'));
+      const options = { interrupt, onErr, isTTY: true, input: 'y\n' };
+      const { code, err } = await run(`push --from ${from} --to ann/mine`, options);
+      expect(code).toBe(130);
+      expect(err).toMatch(
+        /\[2Kerror: Ctrl-C ended the push: nothing is committed to ann\/mine\.\n$/,
+      );
+      writeFileSync(data, readFileSync(data)); // data that has changed since is not read
+    }
+  });
+
   it('does not say that nothing is committed where it was ended as the commit was made', async () => {
     const interrupt = new Interrupt({ exit: () => {} });
     const { alsoAnswers } = hub;

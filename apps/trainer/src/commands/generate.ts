@@ -48,6 +48,9 @@ async function run(flags: GenerateFlags, context: CommandContext): Promise<numbe
   await using model = await openTextModel(flags, streams);
   streams.signal.throwIfAborted();
   const speech = new Speech(model, flags, streams);
+  if (flags.chat && context.input.isTTY === true && !flags.quiet) {
+    context.err.write('Ctrl-D ends the conversation.\n');
+  }
   try {
     await (flags.chat ? converse(speech, streams) : speech.tell(flags.prompt ?? ''));
   } catch (error) {
@@ -72,7 +75,8 @@ function endedBy({ err, signal }: GenerateStreams, { chat }: GenerateFlags): Sig
 async function converse(speech: Speech, { input, err, signal }: GenerateStreams): Promise<void> {
   const messages: ChatMessage[] = [];
   const lines = createInterface({ input, signal });
-  const ask = () => input.isTTY === true && err.write('> ');
+  const show = (text: string) => input.isTTY === true && err.write(text);
+  const ask = () => show('> ');
   ask();
   for await (const line of lines) {
     if (line.trim() !== '') {
@@ -82,6 +86,7 @@ async function converse(speech: Speech, { input, err, signal }: GenerateStreams)
     ask();
   }
   signal.throwIfAborted();
+  show('\n');
 }
 
 /** Writes what a model says, and counts its tokens. */

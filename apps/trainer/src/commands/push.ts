@@ -163,6 +163,7 @@ function goneText({ removed }: StaleFiles): string {
 /** @throws {TrainerError} for any answer but yes */
 async function ask(what: string, { input, err, listen }: CommandContext): Promise<void> {
   const { signal } = listen();
+  signal.throwIfAborted(); // lines of an interface that is closed before they are read never end
   err.write(`${what} Push? [y/N] `);
   const lines = createInterface({ input, signal });
   for await (const line of lines) {
