@@ -257,6 +257,8 @@ describe('who may read', () => {
     expect([no.code, at.hub.newest('ann/whale-lora').count]).toEqual([1, 0]);
     expect(no.err).toMatch(/ann\/whale-lora will be public: .* Push\? \[y\/N\] /);
     expect(no.err).toMatch(/error: Nothing was pushed\. Give --private for .*\n$/);
+    const closed = await at.push('', { isTTY: true, input: '' });
+    expect(closed.err).toMatch(/Push\? \[y\/N\] \nerror: Nothing was pushed\./);
     const yes = await at.push('', { isTTY: true, input: 'y\n' });
     expect(yes.code).toBe(0);
     expect(yes.out).toMatch(/\(public, everybody can read it\)\n$/);

@@ -166,11 +166,16 @@ async function ask(what: string, { input, err, listen }: CommandContext): Promis
   signal.throwIfAborted(); // lines of an interface that is closed before they are read never end
   err.write(`${what} Push? [y/N] `);
   const lines = createInterface({ input, signal });
+  let isAnswered = false;
   for await (const line of lines) {
+    isAnswered = true;
     if (/^y(es)?$/i.test(line.trim())) {
       return;
     }
     break;
+  }
+  if (!isAnswered) {
+    err.write('\n');
   }
   signal.throwIfAborted();
   throw new TrainerError('Nothing was pushed. Give --private for a repository of your own.');
