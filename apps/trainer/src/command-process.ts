@@ -15,34 +15,31 @@ const STANDARD_STREAMS = [0, 1, 2] as const;
  */
 export function openCommandProcess(): () => Interrupt {
   leaveDeadTerminals();
-  const npm = npmAbove(process.env);
-  const terminal = { isOutlived: isUnderNohup(), hasHungUp: false };
+  const parents = { npm: npmAbove(process.env), isUnderNohup: isUnderNohup(), hasHungUp: false };
   let interrupt: Interrupt | undefined;
   outliveOutput(() => interrupt);
   return () => {
-    interrupt ??= listen({ npm, terminal }, () => {
+    interrupt ??= listen(parents, () => {
       interrupt = undefined;
     });
     return interrupt;
   };
 }
 
+/** What started the process, and what has become of it. */
+interface Parents {
+  readonly npm: NpmWatch | undefined;
+  readonly isUnderNohup: boolean;
+  hasHungUp: boolean;
+}
+
 /** @param onDispose called when the signals have their usual effects again */
-function listen(
-  {
-    npm,
-    terminal,
-  }: {
-    readonly npm: NpmWatch | undefined;
-    readonly terminal: { readonly isOutlived: boolean; hasHungUp: boolean };
-  },
-  onDispose: () => void,
-): Interrupt {
+function listen(parents: Parents, onDispose: () => void): Interrupt {
   const insist = (signal: NodeJS.Signals) => interrupt.insist(new SignalError(signal));
   const listeners = {
     SIGHUP: (signal: NodeJS.Signals) => {
-      terminal.hasHungUp = true;
-      if (!terminal.isOutlived) {
+      parents.hasHungUp = true;
+      if (!parents.isUnderNohup) {
         interrupt.ask(new SignalError(signal));
       }
     },
@@ -60,9 +57,9 @@ function listen(
     },
   });
   all.map(([signal, listener]) => process.on(signal, listener));
-  if (npm !== undefined) {
-    whenGone(npm, () => {
-      if (!(terminal.isOutlived && terminal.hasHungUp)) {
+  if (parents.npm !== undefined) {
+    whenGone(parents.npm, () => {
+      if (!(parents.isUnderNohup && parents.hasHungUp)) {
         interrupt.ask(new SignalError('SIGTERM', 'the end of npm'));
       }
     });

@@ -3,9 +3,9 @@
 //   models--org--name/blobs/ETAG            the contents
 //   models--org--name/snapshots/COMMIT/...  links to them, under the files' names
 //   models--org--name/.no_exist/COMMIT/...  empty files, for names that the commit does not have
-//   models--org--name/.listings/COMMIT.json the names and sizes of all files of a commit, by us alone
-// A dataset's directory is datasets--org--name. Without a listing nobody could tell whether the files
-// in a snapshot are all of a split, and whole.
+//   models--org--name/.listings/COMMIT.json   the names and sizes of all files, by us alone
+// A dataset's directory is datasets--org--name. Without a listing nobody could tell whether what is
+// in a snapshot is all of a split, and whole.
 
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { cp, mkdir, rm, symlink } from 'node:fs/promises';

@@ -100,11 +100,10 @@ function guessSplit(choose: () => Split): Split | undefined {
     const split = choose();
     // data/train-00000-of-00002.parquet tells how many there are of its like.
     const likes = split.paths.map((path) => path.replace(/-\d{5}(-of-\d{5})/, '$1'));
-    const isWhole = likes.every((like) => {
-      const [, count = '1'] = /-of-(\d{5})/.exec(like) ?? [];
-      return likes.filter((other) => other === like).length >= Number(count);
-    });
-    return isWhole ? split : undefined;
+    const countOf = (like: string) => Number(/-of-(\d{5})/.exec(like)?.[1] ?? 1);
+    const hasAll = (like: string) =>
+      likes.filter((other) => other === like).length >= countOf(like);
+    return likes.every(hasAll) ? split : undefined;
   } catch (error) {
     if (error instanceof UsageError) {
       return undefined; // the Hub may have what is asked for
@@ -113,7 +112,7 @@ function guessSplit(choose: () => Split): Split | undefined {
   }
 }
 
-/** The names of all files of a commit or, where other programs have downloaded it, of those here. */
+/** The names of all files of a commit or, where nobody has listed them, of those that are here. */
 function namesOf({ cached, commit }: RepoCommit): readonly string[] {
   return [...(cached.listing(commit)?.keys() ?? cached.namesHere(commit))];
 }

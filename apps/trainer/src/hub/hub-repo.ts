@@ -140,20 +140,13 @@ export async function listRepo(
 export async function downloadAll(
   files: readonly HubFile[],
   { repo, commit, cached }: RepoCommit,
-  {
-    client,
-    signal,
-    onBytes,
-    onNote,
-    pauseMs = PAUSE_MS,
-  }: RepoOptions & {
-    readonly client: HubClient;
-  },
+  tools: RepoOptions & { readonly client: HubClient },
 ): Promise<void> {
+  const { client, signal, onBytes, onNote, pauseMs = PAUSE_MS } = tools;
   const missing = files.filter(({ path }) => !cached.has(commit, path));
-  const needed = missing.map((file) => file.byteLength - bytesThere(file, cached.blob(file.etag)));
   const free = freeBytes(cached.path);
-  const neededBytes = needed.reduce((sum, bytes) => sum + bytes, 0);
+  const leftOf = (file: HubFile) => file.byteLength - bytesThere(file, cached.blob(file.etag));
+  const neededBytes = missing.reduce((sum, file) => sum + leftOf(file), 0);
   if (neededBytes > free) {
     throw new DiskFullError({ path: cached.path, neededBytes, freeBytes: free });
   }
