@@ -52,11 +52,15 @@ function listen(parents: Parents, onDispose: () => void): Interrupt {
   const interrupt = new Interrupt({
     exit: (code) => process.exit(code),
     onDispose: () => {
-      all.map(([signal, listener]) => process.off(signal, listener));
+      for (const [signal, listener] of all) {
+        process.off(signal, listener);
+      }
       onDispose();
     },
   });
-  all.map(([signal, listener]) => process.on(signal, listener));
+  for (const [signal, listener] of all) {
+    process.on(signal, listener);
+  }
   if (parents.npm !== undefined) {
     whenGone(parents.npm, () => {
       if (!(parents.isUnderNohup && parents.hasHungUp)) {
