@@ -151,6 +151,7 @@ export {
 } from './models/language-model.js';
 export { longestRow, makeModel, parameterCount } from './models/make-model.js';
 export type { ModelConfig } from './models/model-config.js';
+export { type DecoderPartOptions, RotaryTable } from './models/rotary-table.js';
 export {
   type EmbeddingPlaces,
   type HeadOptions,

@@ -122,6 +122,16 @@ describe.each(FAMILIES)('%s', (_, config) => {
     expect(parts.products - whole.products).toBe(4 * VOCAB * 12);
   });
 
+  it('uploads for each further token its id and one table for all blocks', async () => {
+    const counting = countCalls(createReferenceBackend());
+    const { model, cache } = open(config, counting.backend);
+    const logitsAfter = nextLogits(model, { cache });
+    await logitsAfter(PROMPT);
+    counting.take();
+    await logitsAfter([...PROMPT, 8]);
+    expect(counting.take().uploads).toBe(2);
+  });
+
   it.each(['f32', 'bf16', 'f16'] as const)(
     'computes for each further token what the first of them costs, but for attention, in %s',
     async (dtype) => {
@@ -288,10 +298,19 @@ function kvWidthOf({ model_type: family }: ModelConfig): number {
   return family === 'gpt2' ? 12 : family === 'qwen3' ? 6 : 4;
 }
 
-/** Counts kernel calls, multiplications in matrix products, and the keys that attention reads. */
+/**
+ * Counts kernel calls, multiplications in matrix products, the keys that attention reads, and
+ * uploads.
+ */
 function countCalls(on: Backend) {
   const run = on.run.bind(on);
-  let counts = { calls: 0, products: 0, attended: 0 };
+  const write = on.write.bind(on);
+  const none = { calls: 0, products: 0, attended: 0, uploads: 0 };
+  let counts = { ...none };
+  on.write = (buffer, byteOffset, bytes) => {
+    counts.uploads += 1;
+    write(buffer, byteOffset, bytes);
+  };
   on.run = (kernel, call, scratch) => {
     counts.calls += 1;
     if (kernel === 'matmul') {
@@ -306,7 +325,7 @@ function countCalls(on: Backend) {
     backend: on,
     take() {
       const taken = counts;
-      counts = { calls: 0, products: 0, attended: 0 };
+      counts = { ...none };
       return taken;
     },
   };

@@ -4,15 +4,14 @@ import {
   type Device,
   reshape,
   rotaryEmbedding,
-  rotaryFrequencies,
   scaledDotProductAttention,
   type Tensor,
 } from '@shardweave/tensor-core';
 import { Linear } from '../layers/linear.js';
 import { RmsNorm } from '../layers/rms-norm.js';
 import { Module } from '../module.js';
-import type { ModelPartOptions } from '../parameters/parameter-init.js';
 import { blockParts, type DecoderConfig } from './decoder-config.js';
+import { type DecoderPartOptions, RotaryTable } from './rotary-table.js';
 import type { RowPlaces } from './token-options.js';
 
 /**
@@ -34,10 +33,12 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
   readonly qNorm: RmsNorm | undefined;
   readonly kNorm: RmsNorm | undefined;
   readonly #config: DecoderConfig;
+  readonly #rotary: RotaryTable;
 
-  constructor(device: Device, config: DecoderConfig, { init }: ModelPartOptions) {
+  constructor(device: Device, config: DecoderConfig, { init, rotary }: DecoderPartOptions) {
     super(device);
     this.#config = config;
+    this.#rotary = rotary ?? new RotaryTable(config);
     const { hidden_size: width, head_dim: headDim, initializer_range: std } = config;
     const { hasQkvBias, hasOutBias, hasHeadNorms } = blockParts(config);
     const qWidth = config.num_attention_heads * headDim;
@@ -64,7 +65,7 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
     const [batch, seq] = x.shape as [number, number, number];
     const { head_dim: headDim, num_key_value_heads: kvHeads } = this.#config;
     const { num_attention_heads: numHeads, attention_dropout: dropout } = this.#config;
-    const frequencies = this.#frequencies();
+    const frequencies = this.#rotary.on(this.device);
     const places = positions === undefined ? { offset: cache?.length ?? 0 } : { positions };
     const heads = async (project: Linear, count: number): Promise<Tensor> =>
       reshape(await project.call(x), [batch, seq, count, headDim]);
@@ -83,25 +84,5 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
       ...(segments && { segments }),
     }); // [batch, seq, heads, headDim]
     return this.oProj.call(reshape(attended, [batch, seq, numHeads * headDim]));
-  }
-
-  /**
-   * The rotary frequencies, a few numbers that each call computes anew. A table that the module
-   * kept would be state that no file of weights has.
-   */
-  #frequencies(): Tensor {
-    const { head_dim: headDim, rope_theta: base, rope_scaling: scaling } = this.#config;
-    return rotaryFrequencies(this.device, {
-      headDim,
-      base,
-      ...(scaling && {
-        scaling: {
-          factor: scaling.factor,
-          lowFrequencyFactor: scaling.low_freq_factor,
-          highFrequencyFactor: scaling.high_freq_factor,
-          originalLength: scaling.original_max_position_embeddings,
-        },
-      }),
-    });
   }
 }

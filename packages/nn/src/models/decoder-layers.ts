@@ -8,6 +8,7 @@ import type { ModelPartOptions } from '../parameters/parameter-init.js';
 import { DecoderAttention } from './decoder-attention.js';
 import type { DecoderConfig } from './decoder-config.js';
 import { DecoderMlp } from './decoder-mlp.js';
+import type { DecoderPartOptions } from './rotary-table.js';
 import type { EmbeddingPlaces, RowPlaces } from './token-options.js';
 
 /** The token table: ids [batch, seq] to their rows, [batch, seq, hidden_size]. */
@@ -53,11 +54,12 @@ export class DecoderBlock extends Module<[x: Tensor, places?: RowPlaces], Tensor
   readonly postAttentionLayernorm: AddRmsNorm;
   readonly mlp: DecoderMlp;
 
-  constructor(device: Device, config: DecoderConfig, { init }: ModelPartOptions) {
+  constructor(device: Device, config: DecoderConfig, { init, rotary }: DecoderPartOptions) {
     super(device);
     const norm = { normalizedShape: config.hidden_size, eps: config.rms_norm_eps, init };
     this.inputLayernorm = this.child('input_layernorm', new AddRmsNorm(device, norm));
-    const attention = new DecoderAttention(device, config, { init: init.at('self_attn') });
+    const own = { init: init.at('self_attn'), rotary };
+    const attention = new DecoderAttention(device, config, own);
     this.selfAttn = this.child('self_attn', attention);
     const second = new AddRmsNorm(device, norm);
     this.postAttentionLayernorm = this.child('post_attention_layernorm', second);

@@ -1,12 +1,14 @@
 // The models of the families Llama, Qwen 2 and Qwen 3. One class covers them all; its configuration
 // says what separates them.
 
-import type { Device } from '@shardweave/tensor-core';
+import type { Device, Tensor } from '@shardweave/tensor-core';
 import { RmsNorm } from '../layers/rms-norm.js';
 import { type DecoderConfig, type DecoderOptions, resolveDecoderConfig } from './decoder-config.js';
 import { DecoderBlock, DecoderEmbeddings } from './decoder-layers.js';
 import { LanguageHead } from './language-head.js';
 import { LanguageModel, type LanguageModelOptions } from './language-model.js';
+import { RotaryTable } from './rotary-table.js';
+import type { TokenArgs } from './token-options.js';
 
 /**
  * A decoder-only language model of the Llama, Qwen 2 or Qwen 3 family. A call maps ids [batch, seq]
@@ -14,10 +16,13 @@ import { LanguageModel, type LanguageModelOptions } from './language-model.js';
  * [batch, seq]. Its parameters have the Hub's names and shapes.
  */
 export class Decoder extends LanguageModel<DecoderConfig> {
+  readonly #rotary: RotaryTable;
+
   /** @throws {NnConfigError} naming the field that is missing or cannot work */
   constructor(device: Device, options: DecoderOptions, modelOptions: LanguageModelOptions = {}) {
     const config = resolveDecoderConfig(options);
     const { vocab_size: vocab, hidden_size: dim, rms_norm_eps: eps } = config;
+    const rotary = new RotaryTable(config);
     super(
       device,
       {
@@ -25,7 +30,7 @@ export class Decoder extends LanguageModel<DecoderConfig> {
         numBlocks: config.num_hidden_layers,
         paths: { embeddings: 'model', blocks: 'model.layers', head: '' },
         embeddings: (init) => new DecoderEmbeddings(device, config, { init }),
-        block: (init) => new DecoderBlock(device, config, { init }),
+        block: (init) => new DecoderBlock(device, config, { init, rotary }),
         head: (init, table) =>
           new LanguageHead(device, {
             norm: ['model.norm', new RmsNorm(device, { normalizedShape: dim, eps, init })],
@@ -41,5 +46,11 @@ export class Decoder extends LanguageModel<DecoderConfig> {
       },
       modelOptions,
     );
+    this.#rotary = rotary;
+  }
+
+  override async forward(...args: TokenArgs): Promise<Tensor> {
+    this.#rotary.on(this.device); // in the scope of the whole call, so that all blocks find it
+    return super.forward(...args);
   }
 }
