@@ -139,24 +139,29 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
         `${this.constructor.name}.call: expected the backward before it to have ended, got one that is running. Await it: await loss.backward().`,
       );
     }
-    const output = await this.device.scope(async () => {
-      let given: readonly unknown[] = args;
-      for (const { before } of this.#hooks) {
-        if (before !== undefined) {
-          given = argumentsFrom(await before(given)) ?? given;
-        }
-      }
-      const output = await this.forward(...(given as Args));
-      for (const { after } of this.#hooks) {
-        if (after !== undefined) {
-          await after(output);
-        }
-      }
-      return output;
-    });
+    if (this.#hooks.length === 0) {
+      return this.device.scope(() => this.forward(...args));
+    }
+    const output = await this.device.scope(() => this.#forwardWithHooks(args));
     for (const { afterScope } of this.#hooks) {
       if (afterScope !== undefined) {
         await afterScope(output);
+      }
+    }
+    return output;
+  }
+
+  async #forwardWithHooks(args: Args): Promise<Output> {
+    let given: readonly unknown[] = args;
+    for (const { before } of this.#hooks) {
+      if (before !== undefined) {
+        given = argumentsFrom(await before(given)) ?? given;
+      }
+    }
+    const output = await this.forward(...(given as Args));
+    for (const { after } of this.#hooks) {
+      if (after !== undefined) {
+        await after(output);
       }
     }
     return output;

@@ -192,6 +192,33 @@ describe('a model in 16 bits', () => {
     expect(device.memory().live.total - before).toBe(numbers * 2);
   });
 
+  it('keeps one list of tokens however long the text gets', () => {
+    const { cache } = open(GPT2);
+    const { tokens } = cache;
+    cache.append([1, 2]);
+    cache.append([3]);
+    cache.truncate(2);
+    expect(cache.tokens).toBe(tokens);
+    expect(tokens).toEqual([1, 2]);
+  });
+
+  it('reads logits of 16 bits as the f32 that the device casts them to, without a copy', async () => {
+    const on = createReferenceBackend();
+    const { model, cache } = open(GPT2, on);
+    model.to('bf16');
+    const read = on.read.bind(on);
+    const lengths: number[] = [];
+    let bytes: Uint8Array | undefined;
+    on.read = async (...args) => {
+      bytes = await read(...args);
+      lengths.push(bytes.byteLength);
+      return bytes;
+    };
+    const logits = await nextLogits(model, { cache })(PROMPT);
+    expect(lengths).toEqual([4 * VOCAB]);
+    expect(logits.buffer).toBe(bytes!.buffer);
+  });
+
   it('refuses keys of another dtype than those before', async () => {
     const { model, cache } = open(FAMILIES[0]![1], createReferenceBackend());
     const logitsAfter = nextLogits(model, { cache });

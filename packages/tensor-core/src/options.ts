@@ -43,9 +43,11 @@ export function optionChecks(
   const checks: OptionChecks = {
     checkOptions(owner, options, rules) {
       const known: Readonly<Record<string, OptionRule>> = rules;
-      checks.checkNames(owner, options, Object.keys(known));
-      for (const [name, rule] of Object.entries(known)) {
-        checks.checkValue(owner, name, (options as Readonly<Record<string, unknown>>)[name], rule);
+      const names = Object.keys(known);
+      checks.checkNames(owner, options, names);
+      for (const name of names) {
+        const value = (options as Readonly<Record<string, unknown>>)[name];
+        checks.checkValue(owner, name, value, known[name]!);
       }
     },
     checkNames(owner, options, names) {

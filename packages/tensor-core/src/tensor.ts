@@ -40,7 +40,11 @@ export interface ShardPiece {
 
 /** Returns the number of elements of a shape, which is 1 for []. */
 export function elementCountOf(shape: Shape): number {
-  return shape.reduce((product, dim) => product * dim, 1);
+  let count = 1;
+  for (const dim of shape) {
+    count *= dim;
+  }
+  return count;
 }
 
 const BRAND = Symbol.for('@shardweave/tensor-core/Tensor');
@@ -199,6 +203,9 @@ export class Tensor {
    */
   async toArray(): Promise<Float32Array | Int32Array | Uint32Array> {
     const bytes = await this.toBytes();
+    if (this.dtype === 'f32') {
+      return new Float32Array(bytes.buffer, bytes.byteOffset, this.size);
+    }
     if (this.dtype === 'i32') {
       return new Int32Array(bytes.buffer, bytes.byteOffset, this.size);
     }

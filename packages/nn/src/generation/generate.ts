@@ -1,6 +1,6 @@
 // Continues a text token by token.
 
-import { Random, type Tensor } from '@shardweave/tensor-core';
+import { cast, Random, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, having, optional, SEED, whole } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 import { type KeyValueCache, requireRoom } from '../layers/key-value-cache.js';
@@ -123,7 +123,7 @@ export function nextLogits(
       device.scope(async () => {
         const ids = device.tensor(Uint32Array.from(tokens), [1, tokens.length], { tag: 'staging' });
         const logits = await model.call(ids, { cache, onlyLast: true }); // [1, 1, vocab]
-        return Float32Array.from(await logits.toArray());
+        return (await cast(logits, 'f32').toArray()) as Float32Array; // the device casts faster
       }),
     );
   return async (tokens) => {

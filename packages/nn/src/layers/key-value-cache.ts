@@ -22,7 +22,7 @@ export class KeyValueCache {
   /** The device's own pool. A dry run replaces the device's pool for a while. */
   readonly #pool: object;
   readonly #layers = new Map<number, LayerCache>();
-  #tokens: readonly number[] = [];
+  readonly #tokens: number[] = [];
 
   constructor(device: Device, options: KeyValueCacheOptions) {
     checkOptions<KeyValueCacheOptions>('KeyValueCache', options, { capacity: whole(1) });
@@ -30,7 +30,7 @@ export class KeyValueCache {
     this.#pool = device.pool;
   }
 
-  /** The tokens whose keys and values the cache holds. */
+  /** The tokens whose keys and values the cache holds: one list, which changes with the cache. */
   get tokens(): readonly number[] {
     return this.#tokens;
   }
@@ -56,12 +56,14 @@ export class KeyValueCache {
    */
   append(tokens: readonly number[]): void {
     requireRoom(this.length + tokens.length, this.capacity);
-    this.#tokens = [...this.#tokens, ...tokens];
+    for (const token of tokens) {
+      this.#tokens.push(token);
+    }
   }
 
   /** Forgets all tokens from position `length` on. */
   truncate(length: number): void {
-    this.#tokens = this.#tokens.slice(0, length);
+    this.#tokens.splice(length);
   }
 
   dispose(): void {
@@ -69,7 +71,7 @@ export class KeyValueCache {
       layer.dispose();
     }
     this.#layers.clear();
-    this.#tokens = [];
+    this.truncate(0);
   }
 
   [Symbol.dispose](): void {
@@ -131,12 +133,11 @@ export class LayerCache {
     const end = start + seq;
     requireRoom(end, this.#cache.capacity);
     const room = this.#roomFor(keys);
-    const expected = textOf([seq, ...room.keys.shape.slice(2)], room.keys.dtype);
+    const expected = [1, seq, ...room.keys.shape.slice(2)];
     for (const { shape, dtype } of [keys, values]) {
-      const got = textOf(shape.slice(1), dtype);
-      if (got !== expected) {
+      if (dtype !== room.keys.dtype || !isSame(shape, expected)) {
         throw new NnConfigError(
-          `KeyValueCache: expected keys and values ${expected}, as those before, got ${got}. A cache is of one model.`,
+          `KeyValueCache: expected keys and values ${textOf(expected, room.keys.dtype)}, as those before, got ${textOf(shape, dtype)}. A cache is of one model.`,
         );
       }
     }
@@ -168,7 +169,11 @@ export class LayerCache {
 }
 
 function textOf(shape: readonly number[], dtype: string): string {
-  return `[1, ${shape.join(', ')}] in ${dtype}`;
+  return `[${shape.join(', ')}] in ${dtype}`;
+}
+
+function isSame(a: readonly number[], b: readonly number[]): boolean {
+  return a.length === b.length && a.every((length, axis) => length === b[axis]);
 }
 
 /** @throws {NnConfigError} for more tokens than a cache holds */

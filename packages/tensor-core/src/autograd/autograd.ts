@@ -67,7 +67,7 @@ export class Autograd {
       return;
     }
     const node = new GraphNode(this.#nextNodeId++, options);
-    this.#device.scopes.current?.nodes.add(node);
+    this.#device.scopes.current?.nodes.push(node);
     for (const onSaved of this.#savers) {
       for (const { storage } of options.saved) {
         onSaved(storage);

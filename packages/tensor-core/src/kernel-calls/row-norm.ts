@@ -38,10 +38,11 @@ export interface RowNormCalls {
     sum?: View | undefined;
     out: View;
     eps: number;
-  } & (
-      | (Centered & { bias: View | undefined }) // [cols]
-      | (Uncentered & { bias?: never })
-    );
+    isCentered: boolean;
+    mean?: View | undefined; // f32 [rows], only where centered
+    bias?: View | undefined; // [cols], only where centered
+    weightOffset?: number; // only where not
+  };
   /**
    * The gradients of rowNorm, where x is what was normalized. dSum is added to dx at the end, where
    * it is given. dWeight = the sum over rows of dy * (x - mean) * rstd, or of dy * x * rstd, and

@@ -28,11 +28,14 @@ export class Ledger {
     if (bytes < 0) {
       this.#keepMix();
     }
-    for (const key of [tag, 'total'] as const) {
-      this.#live[key] += bytes;
-      if (this.#live[key] > this.#peak[key]) {
-        this.#peak[key] = this.#live[key];
-      }
+    this.#count(tag, bytes);
+    this.#count('total', bytes);
+  }
+
+  #count(key: MemoryTag | 'total', bytes: number): void {
+    this.#live[key] += bytes;
+    if (this.#live[key] > this.#peak[key]) {
+      this.#peak[key] = this.#live[key];
     }
   }
 

@@ -15,7 +15,7 @@ import type { Storage } from './storage.js';
 /** One open scope, with one hold on each of its storages. */
 class Scope {
   readonly storages = new Set<Storage>();
-  readonly nodes = new Set<GraphNode>();
+  readonly nodes: GraphNode[] = [];
 }
 
 /** The open scopes of one device, the outermost first. */
@@ -87,24 +87,12 @@ export class ScopeStack {
     const outer = this.current;
     const survivors = tensorsIn(result);
     moveNodes(scope, outer, survivors);
-    // A kept tensor holds its storage itself, so it needs nothing from the scope. The scope's one
-    // hold passes on once, to the scope around it or to the first of the tensors that are left.
-    const unkept = groupByStorage(survivors.filter((tensor) => !tensor.isKept));
-    for (const storage of scope.storages) {
-      const heirs = unkept.get(storage) ?? [];
-      if (heirs.length === 0 || outer?.storages.has(storage) === true) {
-        storage.release();
-      } else if (outer !== undefined) {
-        outer.storages.add(storage);
-      } else {
-        for (const heir of heirs) {
-          heir.markKept();
-        }
-        for (let i = 1; i < heirs.length; i++) {
-          storage.retain();
-        }
-      }
+    if (outer === undefined) {
+      keepSurvivors(scope, survivors);
+    } else {
+      passOn(scope, outer, survivors);
     }
+    releaseAll(scope);
   }
 
   /** Ends `scope` after a failure, wherever it is in the stack. Never throws. */
@@ -114,27 +102,49 @@ export class ScopeStack {
       this.#open.splice(index, 1);
     }
     moveNodes(scope, this.current, []);
-    for (const storage of scope.storages) {
-      storage.release();
+    releaseAll(scope);
+  }
+}
+
+// A kept tensor holds its storage itself, so it needs nothing from the scope. The scope's one hold
+// of a storage passes on once, to the scope around it or to the first of the tensors that are left.
+
+function passOn(scope: Scope, outer: Scope, survivors: readonly Tensor[]): void {
+  for (const { storage, isKept } of survivors) {
+    if (!isKept && !outer.storages.has(storage) && scope.storages.delete(storage)) {
+      outer.storages.add(storage);
     }
   }
 }
 
-function groupByStorage(tensors: readonly Tensor[]): ReadonlyMap<Storage, readonly Tensor[]> {
-  const groups = new Map<Storage, Tensor[]>();
-  for (const tensor of tensors) {
-    const group = groups.get(tensor.storage);
-    if (group === undefined) {
-      groups.set(tensor.storage, [tensor]);
-    } else {
-      group.push(tensor);
+function keepSurvivors(scope: Scope, survivors: readonly Tensor[]): void {
+  const inherited = new Set<Storage>();
+  for (const tensor of survivors) {
+    const { storage, isKept } = tensor;
+    if (isKept) {
+      continue;
+    }
+    if (scope.storages.delete(storage)) {
+      inherited.add(storage);
+      tensor.markKept();
+    } else if (inherited.has(storage)) {
+      storage.retain();
+      tensor.markKept();
     }
   }
-  return groups;
+}
+
+function releaseAll(scope: Scope): void {
+  for (const storage of scope.storages) {
+    storage.release();
+  }
 }
 
 /** All tensors in a value: the value itself, or what arrays, maps, sets and objects in it have. */
 export function tensorsIn(value: unknown): Tensor[] {
+  if (isTensor(value)) {
+    return [value];
+  }
   const found: Tensor[] = [];
   const seen = new Set<unknown>();
   const visit = (item: unknown): void => {
@@ -178,7 +188,7 @@ function moveNodes(scope: Scope, outer: Scope | undefined, survivors: readonly T
       continue;
     }
     if (outer !== undefined) {
-      outer.nodes.add(node);
+      outer.nodes.push(node);
     } else if (!needed!.has(node)) {
       node.release();
     }

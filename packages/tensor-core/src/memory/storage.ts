@@ -14,6 +14,8 @@ export function storageBytes(elementCount: number, dtype: DType): number {
   return Math.max(4, Math.ceil((elementCount * byteSize(dtype)) / 4) * 4);
 }
 
+const NO_READERS: ReadonlySet<StorageReader> = new Set();
+
 /**
  * The elements of one dtype on one device, with or without a buffer at the moment. Holders (an
  * owner, a scope, a graph node) call retain and release; the last release frees the buffer for
@@ -40,10 +42,11 @@ export class Storage {
    * @internal
    */
   readonly changes = new Changes();
+  /** The open readers. There is no set before the first, since most storages are never read so. */
+  #readers: Set<StorageReader> | undefined;
   #isReleased = false;
   /** The function that is called instead of giving the buffer to the pool, while it is borrowed. */
   #giveBack: (() => void) | undefined;
-  readonly #readers = new Set<StorageReader>();
 
   /** Called by Device.storage. The storage has no buffer until `fill`; its maker holds it first. */
   constructor(device: Device, elementCount: number, dtype: DType, tag: MemoryTag) {
@@ -190,7 +193,7 @@ export class Storage {
    */
   write(bytes: Uint8Array, byteOffset = 0): void {
     const buffer = this.#present();
-    if (this.#readers.size > 0) {
+    if (this.readers.size > 0) {
       throw new StateError(
         `storage.write: expected bytes that nobody reads in the background, got ${this.#tag} bytes that a save has not read yet. Await the save first.`,
       );
@@ -228,9 +231,11 @@ export class Storage {
    * share one
    */
   openReader(settled = this.device.synchronize()): StorageReader {
-    const onClose = () => void this.#readers.delete(reader);
+    this.#readers ??= new Set();
+    const readers = this.#readers;
+    const onClose = () => void readers.delete(reader);
     const reader = new StorageReader(this, { settled, onClose });
-    this.#readers.add(reader);
+    readers.add(reader);
     return reader;
   }
 
@@ -239,7 +244,7 @@ export class Storage {
    * `whenClosed` of each.
    */
   get readers(): ReadonlySet<StorageReader> {
-    return this.#readers;
+    return this.#readers ?? NO_READERS;
   }
 
   #present(): BackendBuffer {

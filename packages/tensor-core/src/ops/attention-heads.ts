@@ -94,13 +94,8 @@ export function viewOf(
   tensor: Tensor,
   { start, strides, headDim, heads, rows, batch }: Layout,
 ): View {
-  const view = tensor.view();
   const last = (batch - 1) * strides.batch + (rows - 1) * strides.row + heads * headDim;
-  return {
-    ...view,
-    byteOffset: view.byteOffset + start * byteSize(view.dtype),
-    size: last,
-  };
+  return tensor.storage.view(tensor.offset + start, last);
 }
 
 export function checkLayouts(op: string, [q, k, v]: Layouts): void {
@@ -113,10 +108,16 @@ export function checkLayouts(op: string, [q, k, v]: Layouts): void {
       `${op}: expected q, k and v of one dtype, got ${tensors.map((tensor) => tensor.dtype).join(', ')}. Cast them first.`,
     );
   }
-  const text = ({ batch, rows, heads, headDim }: Layout) =>
-    shapeText([batch, rows, heads, headDim]);
-  const isEqual = k.batch === q.batch && k.headDim === q.headDim && text(k) === text(v);
+  const isEqual =
+    k.batch === q.batch &&
+    k.headDim === q.headDim &&
+    v.batch === k.batch &&
+    v.rows === k.rows &&
+    v.heads === k.heads &&
+    v.headDim === k.headDim;
   if (!isEqual || k.heads === 0 || q.heads % k.heads !== 0) {
+    const text = ({ batch, rows, heads, headDim }: Layout) =>
+      shapeText([batch, rows, heads, headDim]);
     throw new ShapeError(
       `${op}: expected keys and values of equal shapes, of the queries' batch and head size, whose heads divide the queries', got q ${text(q)}, k ${text(k)}, v ${text(v)} ([batch, seq, heads, headDim]).`,
     );

@@ -95,7 +95,7 @@ export function scaledDotProductAttention(
   checkOptions<AttentionOptions>(NAME, options, RULES);
   const rows = [layoutOf(NAME, q), layoutOf(NAME, k), layoutOf(NAME, v)] as const;
   const { device } = rows[0].tensor;
-  return device.scope(() => attend(rows, { ...options, isMerged: !isTensor(q) }));
+  return device.scope(() => attend(rows, options, !isTensor(q)));
 }
 
 /**
@@ -131,41 +131,40 @@ export function causalSelfAttention(
 }
 
 /** Runs and records the op, in a scope that frees what no graph needs. */
-function attend(
-  layouts: Layouts,
-  options: AttentionOptions & { readonly isMerged: boolean },
-): Tensor {
+function attend(layouts: Layouts, options: AttentionOptions, isMerged: boolean): Tensor {
   const [q, k] = layouts;
+  const { mask, segments, isCausal = false, window = 0 } = options;
   checkLayouts(NAME, layouts);
   const { device, dtype } = q.tensor;
   const { batch, rows: queries, heads, headDim } = q;
   const merged = [batch, queries, heads * headDim];
-  const shape = options.isMerged ? merged : [batch, queries, heads, headDim];
+  const shape = isMerged ? merged : [batch, queries, heads, headDim];
   const out = device.empty(shape, { dtype });
   const stats = device.empty([2, batch, heads, queries]);
   const scores = [batch, heads, queries, k.rows];
   const masked = { device, shape: scores, size: elementCountOf(scores) };
   const dropped = nextMask(NAME, masked, options.dropout ?? 0);
   const extra = checkExtra(layouts, options);
+  const scale = options.scale ?? 1 / Math.sqrt(headDim);
   const operands = (): AttentionOperands => ({
     q: viewOf(q.tensor, q),
     k: viewOf(k.tensor, k),
     v: viewOf(layouts[2].tensor, layouts[2]),
     out: out.view(),
     stats: stats.view(),
-    mask: options.mask?.view(),
+    mask: mask?.view(),
     querySegments: extra.querySegments?.view(),
-    keySegments: options.segments?.view(),
+    keySegments: segments?.view(),
     batch,
     numHeads: heads,
     numKvHeads: k.heads,
     numQueries: queries,
     numKeys: k.rows,
     dim: headDim,
-    scale: options.scale ?? 1 / Math.sqrt(headDim),
+    scale,
     queryOffset: extra.queryOffset,
-    isCausal: options.isCausal ?? false,
-    window: options.window ?? 0,
+    isCausal,
+    window,
     qStrides: q.strides,
     kStrides: k.strides,
     vStrides: layouts[2].strides,
@@ -177,22 +176,22 @@ function attend(
   } else if (out.size > 0) {
     device.run('fill', { out: out.view(), value: 0 });
   }
+  if (!device.isGradEnabled) {
+    return out;
+  }
   const shared = sharedInputs(layouts);
   device.record({
     name: NAME,
-    inputs: [...shared.map(({ tensor }) => tensor), ...(options.mask ? [options.mask] : [])],
+    inputs: [...shared.map(({ tensor }) => tensor), ...(mask ? [mask] : [])],
     outputs: [out],
     saved: [
       ...shared.map(({ tensor }) => tensor),
-      ...[options.mask, options.segments, extra.querySegments].filter(
-        (tensor) => tensor !== undefined,
-      ),
+      ...[mask, segments, extra.querySegments].filter((tensor) => tensor !== undefined),
       out,
       stats,
     ],
     backward: ([dOut], needs) => {
       const gradients = backward(layouts, shared, { dOut: dOut!, operands });
-      const { mask } = options;
       // The mask's gradient runs after the others, because it reads sums that they make.
       const dMask = needs[shared.length] ? maskGradient(mask!, dOut!, operands) : undefined;
       return [...gradients, dMask];

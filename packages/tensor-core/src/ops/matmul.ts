@@ -161,7 +161,10 @@ export function linear(x: Tensor, options: LinearOptions): Tensor {
     bias,
     ending: () => endingOf(options, activated),
   });
-  const note = device.isGradEnabled ? x.origin?.node.activation : undefined;
+  if (!device.isGradEnabled) {
+    return activated ?? out;
+  }
+  const note = x.origin?.node.activation;
   if (note !== undefined) {
     note.numProducts += 1;
   }

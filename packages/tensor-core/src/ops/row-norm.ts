@@ -48,7 +48,8 @@ export interface NormedSum {
  * @throws {DTypeError} when an operand is no float tensor
  */
 export function layerNorm(x: Tensor, options: LayerNormOpOptions = {}): Tensor {
-  return x.device.scope(() => normalizeRows('layerNorm', x, centering('layerNorm', options)).norm);
+  const norm = centering('layerNorm', options, LAYER_NORM);
+  return x.device.scope(() => normalizeRows('layerNorm', x, norm).norm);
 }
 
 /**
@@ -63,14 +64,8 @@ export function addLayerNorm(
   x: Tensor,
   options: LayerNormOpOptions & { readonly residual?: Tensor | undefined },
 ): NormedSum {
-  const { residual, ...rest } = options;
-  if (residual !== undefined) {
-    requireSummands('addLayerNorm', x, residual);
-  }
-  const summed = { residual, isForked: true };
-  return x.device.scope(() =>
-    normalizeRows('addLayerNorm', x, centering('addLayerNorm', rest), summed),
-  );
+  const norm = centering('addLayerNorm', options, ADD_LAYER_NORM);
+  return x.device.scope(() => normalizeSum('addLayerNorm', x, norm, options.residual));
 }
 
 /**
@@ -80,7 +75,8 @@ export function addLayerNorm(
  * @throws {DTypeError} when an operand is no float tensor
  */
 export function rmsNorm(x: Tensor, options: RmsNormOptions = {}): Tensor {
-  return x.device.scope(() => normalizeRows('rmsNorm', x, scaling('rmsNorm', options)).norm);
+  const norm = scaling('rmsNorm', options, RMS_NORM);
+  return x.device.scope(() => normalizeRows('rmsNorm', x, norm).norm);
 }
 
 /**
@@ -95,12 +91,8 @@ export function addRmsNorm(
   x: Tensor,
   options: RmsNormOptions & { readonly residual?: Tensor | undefined },
 ): NormedSum {
-  const { residual, ...rest } = options;
-  if (residual !== undefined) {
-    requireSummands('addRmsNorm', x, residual);
-  }
-  const summed = { residual, isForked: true };
-  return x.device.scope(() => normalizeRows('addRmsNorm', x, scaling('addRmsNorm', rest), summed));
+  const norm = scaling('addRmsNorm', options, ADD_RMS_NORM);
+  return x.device.scope(() => normalizeSum('addRmsNorm', x, norm, options.residual));
 }
 
 /** A norm of rows, with its defaults. One that is not centered has no bias. */
@@ -112,16 +104,28 @@ interface Norm {
   readonly eps: number;
 }
 
-function centering(op: string, options: LayerNormOpOptions): Norm {
-  checkNames(op, options, ['weight', 'bias', 'eps']);
+const LAYER_NORM = ['weight', 'bias', 'eps'];
+const ADD_LAYER_NORM = [...LAYER_NORM, 'residual'];
+const RMS_NORM = ['weight', 'weightOffset', 'eps'];
+const ADD_RMS_NORM = [...RMS_NORM, 'residual'];
+
+function centering(op: string, options: LayerNormOpOptions, names: readonly string[]): Norm {
+  checkNames(op, options, names);
   const { weight, bias, eps = 1e-5 } = options;
   return { isCentered: true, weight, bias, weightOffset: 0, eps };
 }
 
-function scaling(op: string, options: RmsNormOptions): Norm {
-  checkNames(op, options, ['weight', 'weightOffset', 'eps']);
+function scaling(op: string, options: RmsNormOptions, names: readonly string[]): Norm {
+  checkNames(op, options, names);
   const { weight, weightOffset = 0, eps = 1e-6 } = options;
   return { isCentered: false, weight, bias: undefined, weightOffset, eps };
+}
+
+function normalizeSum(op: string, x: Tensor, norm: Norm, residual: Tensor | undefined): NormedSum {
+  if (residual !== undefined) {
+    requireSummands(op, x, residual);
+  }
+  return normalizeRows(op, x, norm, { residual, isForked: true });
 }
 
 /**
@@ -150,22 +154,22 @@ function normalizeRows(
   const sum = residual === undefined ? unadded : device.empty(x.shape, { dtype });
   const mean = isCentered ? device.empty([rows]) : undefined;
   const rstd = device.empty([rows]);
-  const normed = () => ({ weight: weight?.view(), rstd: rstd.view(), rows, cols });
   if (rows > 0) {
-    const call = {
-      ...normed(),
+    device.run('rowNorm', {
       x: x.view(),
       residual: residual?.view(),
+      weight: weight?.view(),
+      bias: bias?.view(),
       sum: residual === undefined ? undefined : sum.view(),
       out: norm.view(),
+      mean: mean?.view(),
+      rstd: rstd.view(),
+      rows,
+      cols,
       eps,
-    };
-    device.run(
-      'rowNorm',
-      mean === undefined
-        ? { ...call, isCentered: false, weightOffset }
-        : { ...call, isCentered: true, mean: mean.view(), bias: bias?.view() },
-    );
+      weightOffset,
+      isCentered,
+    });
   }
   const summands = residual === undefined ? [x] : [x, residual];
   const saved = [sum, mean, rstd, weight];
@@ -189,7 +193,10 @@ function normalizeRows(
       });
       if (rows > 0 && [dx, ...gradients].some((gradient) => gradient !== undefined)) {
         const call = {
-          ...normed(),
+          weight: weight?.view(),
+          rstd: rstd.view(),
+          rows,
+          cols,
           x: sum.view(),
           dy: dy.view(),
           dSum: dSum?.view(),

@@ -18,6 +18,7 @@ import type { CommandQueue, HostCommand } from './command-queue.js';
 import { CpuBuffer } from './cpu-buffer.js';
 import type { Heap } from './heap.js';
 
+const NO_ARGS: readonly number[] = [];
 const MAX_ARGS = SLOT_WORDS - SLOT_ARGS;
 /** The least work of a chunk in ns, several times what waking a thread takes. */
 const CHUNK_NS = 20_000;
@@ -51,7 +52,7 @@ export class CommandWriter {
   #op = 0;
   #name: string | undefined;
   #payload: Uint8Array | undefined;
-  #payloadArgs: number[] = [];
+  #payloadArgs: readonly number[] = [];
   #temps: number[] = [];
 
   constructor(
@@ -75,7 +76,7 @@ export class CommandWriter {
     this.#name = name;
     this.#count = 0;
     this.#payload = undefined;
-    this.#payloadArgs = [];
+    this.#payloadArgs = NO_ARGS;
     return this;
   }
 
@@ -105,10 +106,8 @@ export class CommandWriter {
   /** Sends bytes with the command, and pushes the address of each of `offsets` in them. */
   payload(bytes: Uint8Array, offsets: readonly number[]): this {
     this.#payload = bytes;
-    for (const offset of offsets) {
-      this.#payloadArgs.push(this.#count);
-      this.int(offset);
-    }
+    this.#payloadArgs = offsets.map((_, i) => this.#count + i);
+    this.int(...offsets);
     return this;
   }
 

@@ -87,12 +87,14 @@ export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
   for (const { x, out, inner } of sumsOf(call)) {
     reduce({ kind: 'sum', x, out, outer: 1, dim: k, inner }, w);
   }
-  runEpilogue(call, {
-    binary: (own) => binary(own, w),
-    unary: (own) => unary(own, w),
-    unaryBackward: (own) => unaryBackward(own, w),
-    crossEntropyBackward: (own) => crossEntropyBackward(own, w),
-  });
+  if (call.epilogue !== undefined) {
+    runEpilogue(call, {
+      binary: (own) => binary(own, w),
+      unary: (own) => unary(own, w),
+      unaryBackward: (own) => unaryBackward(own, w),
+      crossEntropyBackward: (own) => crossEntropyBackward(own, w),
+    });
+  }
 }
 
 interface Columns {
