@@ -3,7 +3,7 @@
 
 import { laneMask, loadFour } from './convert';
 import { madd } from './fuse';
-import { BF16, F16, F32 } from './layout';
+import { BF16, BLOCK, F16, F32 } from './layout';
 import { sumLanes } from './reduce';
 
 /**
@@ -39,59 +39,53 @@ export function fourDots(a: usize, b0: usize, b1: usize, b2: usize, b3: usize, n
 }
 
 /**
- * Stores four vectors of partial sums of a . b, over the elements of n that make whole sixteens. a
- * is f32 and b has the function's dtype. finishDot adds the sums up. This is a function of its own
- * for the reason in Note [tiles] (product-tile.ts).
+ * Stores the products of a with `rows` rows of b, which lie `row` bytes apart. a has n elements in
+ * f32, and b those of the function's dtype. Whole vectors are read past the ends. The rows are a
+ * loop of the function, since a processor then reads the next row while it adds up the sums of the
+ * one before. This is a function of its own for the reason in Note [tiles] (product-tile.ts).
  */
-export type DotSums = (a: usize, b: usize, n: i32, sums: usize) => void;
+export type RowDots = (a: usize, b: usize, row: usize, rows: i32, n: u32, out: usize) => void;
 
-export function dotSumsOf(dtype: i32): DotSums {
-  return dtype == F32 ? dotSumsF32 : dtype == F16 ? dotSumsF16 : dotSumsBf16;
-}
-
-function dotSumsF32(a: usize, b: usize, n: i32, sums: usize): void {
-  dotSums(a, b, F32, n, sums);
-}
-function dotSumsF16(a: usize, b: usize, n: i32, sums: usize): void {
-  dotSums(a, b, F16, n, sums);
-}
-function dotSumsBf16(a: usize, b: usize, n: i32, sums: usize): void {
-  dotSums(a, b, BF16, n, sums);
+export function rowDotsOf(dtype: i32): RowDots {
+  return dtype == F32 ? rowDotsF32 : dtype == F16 ? rowDotsF16 : rowDotsBf16;
 }
 
+function rowDotsF32(a: usize, b: usize, row: usize, rows: i32, n: u32, out: usize): void {
+  rowDots(a, b, F32, row, rows, n, out);
+}
+function rowDotsF16(a: usize, b: usize, row: usize, rows: i32, n: u32, out: usize): void {
+  rowDots(a, b, F16, row, rows, n, out);
+}
+function rowDotsBf16(a: usize, b: usize, row: usize, rows: i32, n: u32, out: usize): void {
+  rowDots(a, b, BF16, row, rows, n, out);
+}
+
+/** Each product is the sum of those of its blocks, and each of these has four vectors of sums. */
 @inline
-function dotSums(a: usize, b: usize, dtype: i32, n: i32, sums: usize): void {
-  let c0 = f32x4.splat(0);
-  let c1 = f32x4.splat(0);
-  let c2 = f32x4.splat(0);
-  let c3 = f32x4.splat(0);
+function rowDots(a: usize, b: usize, dtype: i32, row: usize, rows: i32, n: u32, out: usize): void {
   const step: usize = dtype == F32 ? 16 : 8;
-  const end = a + ((<usize>(n & ~15)) << 2);
-  while (a < end) {
-    c0 = madd(v128.load(a), loadFour(b, dtype), c0);
-    c1 = madd(v128.load(a, 16), loadFour(b + step, dtype), c1);
-    c2 = madd(v128.load(a, 32), loadFour(b + step * 2, dtype), c2);
-    c3 = madd(v128.load(a, 48), loadFour(b + step * 3, dtype), c3);
-    a += 64;
-    b += step * 4;
+  for (let end = out + ((<usize>rows) << 2); out < end; out += 4, b += row) {
+    let total: f32 = 0;
+    let x = a;
+    let y = b;
+    for (let k: u32 = 0; k < n; k += BLOCK) {
+      const part = min<u32>(n - k, BLOCK);
+      let c0 = f32x4.splat(0);
+      let c1 = f32x4.splat(0);
+      let c2 = f32x4.splat(0);
+      let c3 = f32x4.splat(0);
+      for (const whole = x + ((<usize>(part & ~15)) << 2); x < whole; x += 64, y += step * 4) {
+        c0 = madd(v128.load(x), loadFour(y, dtype), c0);
+        c1 = madd(v128.load(x, 16), loadFour(y + step, dtype), c1);
+        c2 = madd(v128.load(x, 32), loadFour(y + step * 2, dtype), c2);
+        c3 = madd(v128.load(x, 48), loadFour(y + step * 3, dtype), c3);
+      }
+      for (let left = <i32>(part & 15); left > 0; left -= 4, x += 16, y += step) {
+        const rest = laneMask(left);
+        c0 = madd(v128.and(v128.load(x), rest), v128.and(loadFour(y, dtype), rest), c0);
+      }
+      total += sumLanes(f32x4.add(f32x4.add(c0, c1), f32x4.add(c2, c3)));
+    }
+    store<f32>(out, total);
   }
-  v128.store(sums, c0);
-  v128.store(sums, c1, 16);
-  v128.store(sums, c2, 32);
-  v128.store(sums, c3, 48);
-}
-
-/**
- * Returns a . b of n elements from the partial sums of its sixteens. Whole vectors are read past
- * the ends.
- */
-export function finishDot(a: usize, b: usize, dtype: i32, n: i32, sums: usize): f32 {
-  let c0 = v128.load(sums);
-  for (let i = n & ~15; i < n; i += 4) {
-    const rest = laneMask(n - i);
-    const four = loadFour(b + ((<usize>i) << (dtype == F32 ? 2 : 1)), dtype);
-    c0 = madd(v128.and(v128.load(a + ((<usize>i) << 2)), rest), v128.and(four, rest), c0);
-  }
-  c0 = f32x4.add(c0, v128.load(sums, 16));
-  return sumLanes(f32x4.add(c0, f32x4.add(v128.load(sums, 32), v128.load(sums, 48))));
 }

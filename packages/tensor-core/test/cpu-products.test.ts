@@ -35,6 +35,7 @@ const SHAPES: readonly (readonly [
   ['few rows of columns beyond those at once', { m: 2, n: 8300, k: 70, batches: 1 }],
   ['few rows of a k beyond what is kept of them', { m: 3, n: 9, k: 65_613, batches: 1 }],
   ['one row', { m: 1, n: 1030, k: 2115, batches: 2 }],
+  ['one row of a k beyond what is kept of it', { m: 1, n: 9, k: 65_613, batches: 1 }],
 ];
 
 describe.each(SHAPES)('%s', (_, extent) => {
