@@ -28,15 +28,19 @@ function expectCounts(options: SamplingOptions, weights: readonly number[]): voi
   }
 }
 
-/** Draws as drawToken does, with all tokens in order. */
+/** Draws as drawToken does, with all tokens sorted where some are left out. */
 function drawBySort(
   logits: Float32Array,
   uniform: number,
   { temperature, topK, topP, minP }: { readonly [name in keyof SamplingOptions]-?: number },
 ): number {
-  const order = [...logits.keys()].sort((a, b) => logits[b]! - logits[a]! || a - b).slice(0, topK);
+  const isCut = topK < logits.length || topP < 1 || minP > 0;
+  const order = [...logits.keys()]
+    .sort((a, b) => (isCut ? logits[b]! - logits[a]! : 0) || a - b)
+    .slice(0, topK);
+  const most = logits.reduce((a, b) => Math.max(a, b));
   const weights = order.map((token) => {
-    const below = logits[token]! - logits[order[0]!]!;
+    const below = logits[token]! - most;
     return below === 0 || Number.isNaN(below) ? 1 : Math.exp(below / temperature);
   });
   const sum = (all: readonly number[]) => all.reduce((a, b) => a + b, 0);
@@ -105,7 +109,8 @@ describe('drawToken', () => {
     for (let i = 0; i < 600; i++) {
       const spread = [0.01, 1, 5, 30][i % 4]!;
       const round = i % 3 === 0 ? Math.round : (x: number) => x; // many are equal
-      const logits = Float32Array.from({ length: 1 + (i % 200) }, () =>
+      const length = 1 + (i % 9 === 0 ? i : i % 200);
+      const logits = Float32Array.from({ length }, () =>
         random() < 0.02 ? Number.NEGATIVE_INFINITY : round((random() + random() - 1) * 3 * spread),
       );
       const options = {
@@ -117,6 +122,29 @@ describe('drawToken', () => {
       const uniform = random();
       const about = JSON.stringify({ logits: [...logits], uniform, options });
       expect(drawToken(logits, uniform, options), about).toBe(drawBySort(logits, uniform, options));
+    }
+  });
+
+  it('looks at every token once or twice where none is left out', () => {
+    let numReads = 0;
+    const logits = new Proxy(
+      Float32Array.from({ length: 500 }, (_, i) => i % 7),
+      {
+        get: (target, key) => {
+          numReads += typeof key === 'string' && /^[0-9]+$/.test(key) ? 1 : 0;
+          return Reflect.get(target, key, target) as unknown;
+        },
+      },
+    );
+    drawToken(logits, 0.999);
+    expect(numReads).toBeLessThanOrEqual(4 * 500);
+  });
+
+  it('never draws what has no weight, however sums are rounded', () => {
+    for (let length = 2; length < 600; length += 7) {
+      const logits = Float32Array.from({ length }, (_, i) => Math.sin(i) * 3);
+      logits[length - 1] = Number.NEGATIVE_INFINITY;
+      expect(drawToken(logits, 1 - 2 ** -53)).toBeLessThan(length - 1);
     }
   });
 

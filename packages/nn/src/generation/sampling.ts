@@ -69,6 +69,9 @@ export function drawToken(
     const logit = logits[token]!;
     return logit === most ? 1 : Math.exp((logit - most) / temperature); // Infinity - Infinity is NaN
   };
+  if (topK >= logits.length && topP === 1 && minP === 0) {
+    return drawFromAll({ numTokens: logits.length, best, uniform }, weightOf);
+  }
   const ranking = new Ranking(logits, most, temperature);
   let count = Math.min(topK, logits.length);
   let kept = 0;
@@ -94,6 +97,40 @@ export function drawToken(
     }
   }
   return ranking.at(count - 1);
+}
+
+/** The tokens whose weights are added up before they are compared with what is drawn. */
+const RUN = 256;
+
+/**
+ * Draws in the order of the vocabulary. Where no token is left out, ranks would cost more than the
+ * draw.
+ */
+function drawFromAll(
+  {
+    numTokens,
+    best,
+    uniform,
+  }: { readonly numTokens: number; readonly best: number; readonly uniform: number },
+  weightOf: (token: number) => number,
+): number {
+  const sums = new Float64Array(Math.ceil(numTokens / RUN));
+  for (let token = 0; token < numTokens; token++) {
+    sums[Math.floor(token / RUN)]! += weightOf(token);
+  }
+  let left = uniform * sums.reduce((total, sum) => total + sum, 0);
+  let run = 0;
+  while (run < sums.length - 1 && left >= sums[run]!) {
+    left -= sums[run]!;
+    run += 1;
+  }
+  let drawn = best;
+  for (let token = run * RUN; token < numTokens && left >= 0; token++) {
+    const weight = weightOf(token);
+    left -= weight;
+    drawn = weight > 0 ? token : drawn; // a sum is rounded, so that the last may leave something
+  }
+  return drawn;
 }
 
 /** The likeliest token. @throws {NnConfigError} where a logit is not a number, or there are none */
