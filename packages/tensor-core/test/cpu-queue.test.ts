@@ -8,10 +8,12 @@ import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import {
+  type Backend,
   type BackendBuffer,
   DisposedError,
   LimitError,
   OutOfMemoryError,
+  type View,
 } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { build } from 'esbuild';
@@ -54,6 +56,15 @@ async function runScript(name: string, source: string): Promise<string> {
   return stdout;
 }
 
+/** Queues work for much longer than the host takes for a test's next calls. */
+function keepBusy(backend: Backend): void {
+  const x = makeView(backend, 'f32', 2 ** 20);
+  for (let pass = 0; pass < 30; pass++) {
+    backend.run('affine', { x, out: x, scale: 1, shift: 1 });
+  }
+  backend.flush();
+}
+
 describe.each(THREADS)('a queue with threads: %i', (threads) => {
   it('reads a buffer that it has no room to copy, with the bytes that it had at the call', async () => {
     const backend = await createCpuBackend({ threads, memoryBytes: 40 * 2 ** 20 });
@@ -87,6 +98,44 @@ describe.each(THREADS)('a queue with threads: %i', (threads) => {
     expect(backend.waitingBytes).toBe(0);
     await backend.dispose();
     await expect(backend.whenWritable()).rejects.toThrow(DisposedError);
+  });
+
+  it('writes at once into a buffer that no queued command uses', async () => {
+    const backend = await createCpuBackend({ threads });
+    const y = makeView(backend, 'f32', 4);
+    keepBusy(backend);
+    backend.write(y.buffer, 0, new Uint8Array(16).fill(7));
+    const found = new Uint8Array(16);
+    backend.readNow!(y.buffer, 0, found);
+    expect(found).toEqual(new Uint8Array(16).fill(7));
+    await backend.dispose();
+  });
+
+  it('writes behind the commands that use a buffer, or used the memory that it has now', async () => {
+    const backend = await createCpuBackend({ threads });
+    const size = 2 ** 10;
+    const [a, b, c] = [1, 2, 3].map((value) =>
+      makeView(backend, 'f32', size, new Float32Array(size).fill(value)),
+    ) as [View, View, View];
+    const outs = [a, b].map(() => makeView(backend, 'f32', size));
+    keepBusy(backend);
+    backend.run('affine', { x: a, out: outs[0]!, scale: 1, shift: 0 });
+    backend.copy(b.buffer, 0, outs[1]!.buffer, 0, 4 * size);
+    const read = backend.read(c.buffer, 0, 4 * size);
+    const nines = new Float32Array(size).fill(9);
+    const write = (view: View) => backend.write(view.buffer, 0, new Uint8Array(nines.buffer));
+    backend.free(a.buffer);
+    const reused = makeView(backend, 'f32', size);
+    for (const view of [reused, b, c]) {
+      write(view);
+    }
+    const found = [...(await Promise.all(outs.map((out) => readFloats(backend, out))))];
+    found.push(new Float32Array((await read).buffer));
+    expect(found.map((values) => [...new Set(values)])).toEqual([[1], [2], [3]]);
+    for (const view of [reused, b, c]) {
+      expect(await readFloats(backend, view)).toEqual(nines);
+    }
+    await backend.dispose();
   });
 
   it('runs ten thousand commands queued without waiting, in order', async () => {

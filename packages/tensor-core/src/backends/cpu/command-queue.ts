@@ -36,6 +36,7 @@ export class CommandQueue {
   readonly #fences = new Map<number, Waiter>();
   #nextFence = 1;
   #hasDrainFence = false;
+  #numCommitted = 0;
   #isHostRunning = false;
   #failure: Error | undefined;
 
@@ -55,6 +56,18 @@ export class CommandQueue {
   /** Whether everything committed has run. */
   get isIdle(): boolean {
     return this.#waiting.length === 0 && this.#ring.isCompleted;
+  }
+
+  /** The number of commands that were committed so far. */
+  get numCommitted(): number {
+    return this.#numCommitted;
+  }
+
+  /** Whether the first `count` commands have surely run. It is false for some that have. */
+  hasRun(count: number): boolean {
+    // Fences of the queue's own are in the ring without having been committed, so at most so many
+    // of the last commands have not run.
+    return this.#waiting.length === 0 && count <= this.#numCommitted - this.#ring.numInFlight;
   }
 
   /** The bytes in the host's memory that travel with commands of the waiting list. */
@@ -78,6 +91,7 @@ export class CommandQueue {
     if (this.#failure !== undefined) {
       return;
     }
+    this.#numCommitted++;
     if (this.#waiting.length > 0) {
       this.#advance();
     }
@@ -97,6 +111,7 @@ export class CommandQueue {
     if (this.#failure !== undefined) {
       return;
     }
+    this.#numCommitted++;
     if (this.#waiting.length > 0) {
       this.#advance();
     }

@@ -67,6 +67,11 @@ export class CommandRing {
     return Atomics.load(this.#memory.words, COMPLETED);
   }
 
+  /** The number of commands that are written and not counted as run. */
+  get numInFlight(): number {
+    return (this.numWritten - this.numCompleted) | 0;
+  }
+
   /** Whether the engine has counted all that was written. */
   get isCompleted(): boolean {
     return this.numCompleted === this.numWritten;
@@ -115,7 +120,7 @@ export class CommandRing {
 
   /** Puts a command into the ring, or returns false where there is no room now. */
   write(command: Command, slots: number): boolean {
-    while (((this.numWritten - this.numCompleted) | 0) >= slots) {
+    while (this.numInFlight >= slots) {
       if (!this.drain()) {
         return false;
       }

@@ -15,7 +15,7 @@ import {
 import { DisposedError, LimitError, StateError } from '../../errors.js';
 import type { BackendBuffer, View } from '../../view.js';
 import type { CommandQueue, HostCommand } from './command-queue.js';
-import { CpuBuffer } from './cpu-buffer.js';
+import { CpuBuffer, type QueuedCall } from './cpu-buffer.js';
 import type { Heap } from './heap.js';
 
 const NO_ARGS: readonly number[] = [];
@@ -54,6 +54,7 @@ export class CommandWriter {
   #payload: Uint8Array | undefined;
   #payloadArgs: readonly number[] = [];
   #temps: number[] = [];
+  #call: QueuedCall = { end: Number.POSITIVE_INFINITY };
 
   constructor(
     queue: CommandQueue,
@@ -68,6 +69,24 @@ export class CommandWriter {
     this.threads = Math.max(1, threads);
     this.#reserve = reserve;
     this.library = library;
+  }
+
+  /** Runs `encode`, which queues commands, and notes them as the last use of its buffers. */
+  call(encode: () => void): void {
+    const call = { end: Number.POSITIVE_INFINITY };
+    this.#call = call;
+    try {
+      encode();
+    } finally {
+      call.end = this.#queue.numCommitted;
+    }
+  }
+
+  /** The address of a buffer of this device, which the present call uses. */
+  addressOf(buffer: BackendBuffer): number {
+    const address = addressOf(buffer);
+    (buffer as CpuBuffer).lastCall = this.#call;
+    return address;
   }
 
   /** Begins a command; `name` is what a trace calls it. */
@@ -94,7 +113,7 @@ export class CommandWriter {
 
   /** Pushes the address of a view's first element, 0 where there is no view. */
   address(view: View | undefined): this {
-    return this.int(view === undefined ? 0 : addressOf(view.buffer) + view.byteOffset);
+    return this.int(view === undefined ? 0 : this.addressOf(view.buffer) + view.byteOffset);
   }
 
   /** Pushes the address and dtype of a view. */

@@ -77,6 +77,8 @@ export class CpuBackend implements Backend {
     }
     const address = this.#parts.room.reserve(byteLength, label);
     const buffer = new CpuBuffer(this.#nextId++, byteLength, label, address);
+    // Whatever was queued so far may use the block under another buffer's name.
+    buffer.lastCall = { end: this.#parts.queue.numCommitted };
     this.#buffers.add(buffer);
     this.#parts.room.liveBytes += byteLength;
     return buffer;
@@ -100,18 +102,21 @@ export class CpuBackend implements Backend {
     if (queue.failure !== undefined) {
       return;
     }
+    const { end } = (buffer as CpuBuffer).lastCall;
     const piece = staging.maxPieceBytes;
     for (let at = 0; at < bytes.byteLength; at += piece) {
-      if (queue.isIdle) {
+      if (queue.hasRun(end)) {
         memory.bytes.set(at === 0 ? bytes : bytes.subarray(at), to + at);
         return;
       }
       const part = bytes.subarray(at, at + piece);
-      writer
-        .start(OP_COPY, 'write')
-        .payload(part, [0])
-        .int(to + at, part.byteLength);
-      writer.commit(writer.chunksFor(part.byteLength * COPY_NS_PER_BYTE));
+      writer.call(() => {
+        writer
+          .start(OP_COPY, 'write')
+          .payload(part, [0])
+          .int(writer.addressOf(buffer) + byteOffset + at, part.byteLength);
+        writer.commit(writer.chunksFor(part.byteLength * COPY_NS_PER_BYTE));
+      });
     }
   }
 
@@ -141,17 +146,21 @@ export class CpuBackend implements Backend {
       return into;
     }
     if (byteLength > MAX_LANDING_BYTES) {
-      writer.host({
-        name: 'read',
-        run: () => into.set(memory.bytes.subarray(from, from + byteLength)),
+      const run = () => into.set(memory.bytes.subarray(from, from + byteLength));
+      writer.call(() => {
+        writer.addressOf(buffer);
+        writer.host({ name: 'read', run });
       });
       await queue.fence();
       return into;
     }
     // The bytes go through a copy: when the host looks, later commands may have written here.
     const landing = room.reserve(byteLength, 'read');
-    writer.start(OP_COPY, 'read').int(from, landing, byteLength);
-    writer.commit(writer.chunksFor(byteLength * COPY_NS_PER_BYTE));
+    writer.call(() => {
+      writer.start(OP_COPY, 'read');
+      writer.int(writer.addressOf(buffer) + byteOffset, landing, byteLength);
+      writer.commit(writer.chunksFor(byteLength * COPY_NS_PER_BYTE));
+    });
     try {
       await queue.fence();
       into.set(memory.bytes.subarray(landing, landing + byteLength));
@@ -178,15 +187,18 @@ export class CpuBackend implements Backend {
     byteLength: number,
   ): void {
     const { writer } = this.#parts;
-    writer.start(OP_COPY, 'copy');
-    writer.int(addressOf(from) + fromOffset, addressOf(to) + toOffset, byteLength);
-    writer.commit(writer.chunksFor(byteLength * COPY_NS_PER_BYTE));
+    writer.call(() => {
+      writer.start(OP_COPY, 'copy');
+      writer.int(writer.addressOf(from) + fromOffset, writer.addressOf(to) + toOffset, byteLength);
+      writer.commit(writer.chunksFor(byteLength * COPY_NS_PER_BYTE));
+    });
   }
 
   run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
     this.#dispatches++;
-    if (this.#parts.queue.failure === undefined) {
-      ENCODERS[kernel](call, this.#parts.writer);
+    const { queue, writer } = this.#parts;
+    if (queue.failure === undefined) {
+      writer.call(() => ENCODERS[kernel](call, writer));
     }
   }
 

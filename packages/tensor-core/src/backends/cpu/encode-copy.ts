@@ -5,7 +5,7 @@ import { OP_COPY_STRIDED } from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { View } from '../../view.js';
 import { collapseShape, elementCount } from './collapse-shape.js';
-import { addressOf, type CommandWriter } from './command-writer.js';
+import type { CommandWriter } from './command-writer.js';
 
 export function copyStrided(call: KernelCalls['copyStrided'], w: CommandWriter): void {
   const { x, out, xOffset, outOffset } = call;
@@ -14,8 +14,8 @@ export function copyStrided(call: KernelCalls['copyStrided'], w: CommandWriter):
   const { shape, strides } = collapseShape(call.shape, [call.xStrides, call.outStrides]);
   w.start(OP_COPY_STRIDED, 'copyStrided');
   w.int(
-    elementAddress(x, xOffset),
-    elementAddress(out, outOffset),
+    elementAddress(w, x, xOffset),
+    elementAddress(w, out, outOffset),
     width === 4 ? 2 : 1,
     total,
     shape.length,
@@ -26,6 +26,6 @@ export function copyStrided(call: KernelCalls['copyStrided'], w: CommandWriter):
   w.commit(w.chunksFor(total));
 }
 
-function elementAddress(view: View, offset: number): number {
-  return addressOf(view.buffer) + view.byteOffset + offset * byteSize(view.dtype);
+function elementAddress(w: CommandWriter, view: View, offset: number): number {
+  return w.addressOf(view.buffer) + view.byteOffset + offset * byteSize(view.dtype);
 }

@@ -5,11 +5,11 @@
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { custom as runPlain } from '../reference/custom.js';
 import { openElements } from '../reference/elements.js';
-import { addressOf, type CommandWriter } from './command-writer.js';
+import type { CommandWriter } from './command-writer.js';
 
 export function custom(call: KernelCalls['custom'], writer: CommandWriter): void {
   const addresses = new Map(
-    [...Object.values(call.inputs), call.out].map((view) => [view, addressOf(view.buffer)]),
+    [...Object.values(call.inputs), call.out].map((view) => [view, writer.addressOf(view.buffer)]),
   );
   writer.host({
     name: `custom ${call.kernel.name}`,

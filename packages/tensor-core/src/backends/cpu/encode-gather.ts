@@ -3,7 +3,7 @@
 import { byteSize } from '@shardweave/dtypes';
 import { F32, OP_CAST, OP_FILL, OP_GATHER, OP_GATHER_BACKWARD } from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import { addressOf, type CommandWriter } from './command-writer.js';
+import type { CommandWriter } from './command-writer.js';
 
 export function gather(call: KernelCalls['gather'], w: CommandWriter): void {
   const { x, ids, out, outer, dim, inner, count } = call;
@@ -18,7 +18,7 @@ export function gather(call: KernelCalls['gather'], w: CommandWriter): void {
 export function gatherBackward(call: KernelCalls['gatherBackward'], w: CommandWriter): void {
   const { ids, dy, dx, outer, dim, inner, count } = call;
   const isWide = dx.dtype === 'f32';
-  const sums = isWide ? addressOf(dx.buffer) + dx.byteOffset : w.temp(dx.size * 4);
+  const sums = isWide ? w.addressOf(dx.buffer) + dx.byteOffset : w.temp(dx.size * 4);
   w.start(OP_FILL, 'gatherBackward').int(sums, 4, 0, dx.size);
   w.commit(w.chunksFor(dx.size * 0.2));
   w.start(OP_GATHER_BACKWARD, 'gatherBackward').address(ids).view(dy);
