@@ -116,6 +116,24 @@ describe.each([0, 25])('bucketCapMb %d', (bucketCapMb) => {
   });
 });
 
+describe.each([
+  ['steps', /adam/i],
+  ['products', /matmul/i],
+] as const)('late %s on a device whose memory the host uses', (_, slow) => {
+  it.each<Partial<FsdpOptions>>([
+    { bucketCapMb: 0 },
+    { bucketCapMb: 0, gatherCapBytes: 1 },
+    { bucketCapMb: 0, mixedPrecision: true, computeDType: 'bf16' },
+  ])('are waited for by gathers and reductions, with %j', async (options) => {
+    const run = (late: Pick<LateBackendOptions, 'isSettledAtOnce'>) =>
+      onRanks(2, (rank) => trained(lateRank(rank, 10, { slow, ...late }), options));
+    const plain = await onRanks(2, (rank) => trained(rank, options));
+    expect(await run({})).toEqual(plain);
+    // A device of which nobody knows what it has yet to do trains to other weights.
+    expect(await run({ isSettledAtOnce: true })).not.toEqual(plain);
+  });
+});
+
 /** Returns a group whose reduce-scatters give no result until they are 250 ms old. */
 function lateReductions(group: ProcessGroup, onDone: () => void): ProcessGroup {
   const reduceScatter = group.reduceScatter.bind(group);
@@ -153,14 +171,18 @@ describe.each([false, true])('checkpoint %s', (isCheckpointing) => {
           numOvertaking += 1;
         }
       };
-      const weights = await mixture(lateRank(rank, 3, { slow: /matmul/i, onWrite }), options);
+      const late = { slow: /matmul/i, isHostMemory: false };
+      const weights = await mixture(lateRank(rank, 3, { ...late, onWrite }), options);
       expect(numOvertaking).toBeGreaterThan(0);
       return weights;
     });
     expect(late).toEqual(plain);
     // This is the control: a device whose writes don't wait their turn trains to other weights.
     const broken = await onRanks(2, (rank) =>
-      mixture(lateRank(rank, 3, { slow: /matmul/i, isWritingAtOnce: true }), options),
+      mixture(
+        lateRank(rank, 3, { slow: /matmul/i, isHostMemory: false, isWritingAtOnce: true }),
+        options,
+      ),
     );
     expect(broken).not.toEqual(plain);
   });

@@ -117,6 +117,17 @@ export interface Backend {
    * is absent where the device's memory is not the host's.
    */
   readNow?(buffer: BackendBuffer, byteOffset: number, into: Uint8Array): void;
+  /**
+   * The bytes of a buffer, for the host to read and write where no queued command uses the buffer:
+   * see settle. They stay there until it is freed. Absent where the device's memory is not the
+   * host's, or may move.
+   */
+  readonly hostBytes?: (buffer: BackendBuffer) => Uint8Array;
+  /**
+   * Resolves when everything that was queued before and uses the buffer, or used its memory before
+   * it was allocated, has run; undefined where all of that has. A backend with hostBytes has it.
+   */
+  settle?(buffer: BackendBuffer): Promise<void> | undefined;
   /** Copies bytes between different buffers. Offsets and length are multiples of 4. */
   copy(
     from: BackendBuffer,

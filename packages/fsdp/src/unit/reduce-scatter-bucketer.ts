@@ -8,11 +8,12 @@
 // back from the device straight into their places. Starting the bucket reduces what is filled. A
 // gradient that is larger than a bucket starts at once and overtakes those that wait. The buffers
 // are the group's host buffers, held from the first gradient of a backward to the end of the
-// bucket's reduction.
+// bucket's reduction. A gradient that is reduced alone needs none where its device computes in the
+// host's memory: it is sent from there, and its sum is made there.
 
 import { tellFailure } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
-import type { DType, Storage } from '@shardweave/tensor-core';
+import type { DType, HostBlock, Storage } from '@shardweave/tensor-core';
 import { isSameReduction, type UnitLinks } from './unit-links.js';
 
 /** The gradient of one flat parameter on its way to the other ranks. */
@@ -27,8 +28,16 @@ export interface OutgoingGradient {
   readonly links: UnitLinks;
   /** Whether it may wait in a bucket; if not, it is reduced alone whatever the cap. */
   readonly isBucketed: boolean;
-  /** Takes this rank's reduced shard, whose bytes are the bucketer's again when it settles. */
-  onReduced(shard: Uint8Array): void | Promise<void>;
+  /**
+   * Makes memory of the device for this rank's reduced shard, where it may lie there at once.
+   * Without it, or where it returns undefined, the shard comes in a host buffer.
+   */
+  makeBlock?(byteLength: number): HostBlock | undefined;
+  /**
+   * Takes this rank's reduced shard. Its bytes are the bucketer's again when it settles, unless
+   * they are the block of `makeBlock`, which is the taker's.
+   */
+  onReduced(shard: Uint8Array, block: HostBlock | undefined): void | Promise<void>;
 }
 
 export interface BucketerOptions {
@@ -68,6 +77,8 @@ interface Reduction {
   readonly links: UnitLinks;
   /** This rank's row, summed over all ranks. */
   readonly output: Promise<Uint8Array>;
+  /** The memory of the device that the row lies in, if any. */
+  readonly block: HostBlock | undefined;
 }
 
 export class ReduceScatterBucketer {
@@ -128,15 +139,21 @@ export class ReduceScatterBucketer {
     for (let next = this.#started.shift(); next !== undefined; next = this.#started.shift()) {
       const output = await next.output;
       for (const { gradient, offset, byteLength } of next.entries) {
-        await gradient.onReduced(output.subarray(offset, offset + byteLength));
+        await gradient.onReduced(output.subarray(offset, offset + byteLength), next.block);
       }
-      next.links.hostBuffers.give(output);
+      if (next.block === undefined) {
+        next.links.hostBuffers.give(output);
+      }
     }
   }
 
   /** Forgets everything after a failure; reads and reductions may still be under way. */
   reset(): void {
     this.#buckets.length = 0;
+    for (const { output, block } of this.#started) {
+      const release = () => block?.release();
+      output.then(release, release);
+    }
     this.#started = [];
   }
 
@@ -163,10 +180,18 @@ export class ReduceScatterBucketer {
 
   #startAlone(gradient: OutgoingGradient, byteLength: number): void {
     const { whole, links, worldSize } = gradient;
-    const input = links.hostBuffers.take(whole.byteLength);
+    const { dtype } = whole;
     const entries = [{ gradient, offset: 0, byteLength }];
-    const ready = whole.read(0, whole.byteLength, input);
-    this.#reduce({ entries, links, dtype: whole.dtype, worldSize, shardBytes: byteLength, ready });
+    const reduction = { entries, links, dtype, worldSize, shardBytes: byteLength };
+    const sent = worldSize > 1 ? whole.takeBlock() : undefined;
+    if (sent === undefined) {
+      const input = links.hostBuffers.take(whole.byteLength);
+      this.#reduce({ ...reduction, ready: whole.read(0, whole.byteLength, input) });
+      return;
+    }
+    const block = gradient.makeBlock?.(byteLength);
+    const ready = Promise.all([sent.settle(), block?.settle()]).then(() => sent.bytes);
+    this.#reduce({ ...reduction, ready, sent, block });
   }
 
   #start(bucket: Bucket): void {
@@ -195,10 +220,13 @@ export class ReduceScatterBucketer {
     readonly dtype: DType;
     readonly worldSize: number;
     readonly shardBytes: number;
-    /** The host buffer that begins with the shards, once they are read. */
+    /** The buffer that begins with the shards, once they are read. */
     readonly ready: Promise<Uint8Array>;
+    /** The memory of the device that the shards lie in, and that for the sum, if any. */
+    readonly sent?: HostBlock | undefined;
+    readonly block?: HostBlock | undefined;
   }): void {
-    const { entries, links, dtype, worldSize, shardBytes, ready } = reduction;
+    const { entries, links, dtype, worldSize, shardBytes, ready, sent, block } = reduction;
     ready.catch(() => undefined); // seen by whoever awaits the reduction
     const { reduceGroup, reductions, replicas, hostBuffers } = links;
     const names = entries.map(({ gradient }) => gradient.name);
@@ -209,14 +237,20 @@ export class ReduceScatterBucketer {
       output = reductions.enqueue(
         ready,
         async (input) => {
-          const shard = hostBuffers.take(input.byteLength / worldSize);
+          const shard = block?.bytes ?? hostBuffers.take(input.byteLength / worldSize);
           const whole = input.subarray(0, shardBytes * worldSize);
           await reduceGroup.reduceScatter(whole, shard.subarray(0, shardBytes), options);
-          hostBuffers.give(input);
+          if (sent === undefined) {
+            hostBuffers.give(input);
+          }
           return shard;
         },
         { failed: (error) => tellFailure(reduceGroup, 'a reduction', error) },
       );
+    }
+    if (sent !== undefined) {
+      const release = () => sent.release();
+      output.then(release, release);
     }
     if (replicas !== undefined) {
       output = replicas.order.enqueue(
@@ -229,6 +263,6 @@ export class ReduceScatterBucketer {
         { failed: (error) => tellFailure(replicas.group, 'a reduction', error) },
       );
     }
-    this.#started.push({ entries, links, output });
+    this.#started.push({ entries, links, output, block });
   }
 }

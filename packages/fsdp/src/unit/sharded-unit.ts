@@ -5,7 +5,9 @@
 // Note [published shard]
 // The published shard is the shard in the dtype of computation as host bytes, made once per
 // optimizer step: every gather starts from it and so never waits for the device. A shard that rests
-// off the device needs none, because its bytes are on the host already.
+// off the device needs none, because its bytes are on the host already. Nor does one on a device
+// that computes in the host's memory, if it rests in that dtype: gathers read it there, once the
+// step that wrote it has run.
 
 import { type ProcessGroup, tellFailure } from '@shardweave/collectives';
 import { type FlatLeaf, FlatParameter, type FullCopy, restSize } from '@shardweave/nn/flat';
@@ -140,27 +142,42 @@ export class ShardedUnit {
   }
 
   /** The whole parameter, gathered from all ranks, which FSDP2 calls unshard. */
-  #gatherWhole(stored: Promise<Uint8Array> | undefined): Promise<Uint8Array> {
+  async #gatherWhole(stored: Promise<Uint8Array> | undefined): Promise<Uint8Array> {
     const { gathers, hostBuffers } = this.#openLinks();
-    return gathers.enqueue(
-      stored ?? this.publish(),
-      async (shard) => {
-        const { wholeBytes, loadDType: dtype } = this.full;
-        const output = hostBuffers.take(wholeBytes);
-        const { name } = this;
-        await this.group.allGather(shard, output, { dtype, tag: name, identity: name });
-        if (stored !== undefined) {
-          hostBuffers.give(shard);
-        }
-        return output;
-      },
-      { failed: this.#failing('a gather') },
-    );
+    const loan = stored === undefined && this.#isLent ? this.flat.storage.lend() : undefined;
+    const shard = stored ?? loan?.bytes ?? this.publish();
+    const { loadDType: dtype } = this.full;
+    const whole = this.full.takeBuffer();
+    const { name } = this;
+    try {
+      return await gathers.enqueue(
+        Promise.all([shard, whole]),
+        async ([input, output]) => {
+          await this.group.allGather(input, output, { dtype, tag: name, identity: name });
+          if (stored !== undefined) {
+            hostBuffers.give(input);
+          }
+          return output;
+        },
+        { failed: this.#failing('a gather') },
+      );
+    } catch (error) {
+      this.full.give(await whole);
+      throw error;
+    } finally {
+      loan?.close();
+    }
   }
 
   /** Whether gathers start from a published shard. */
   get isPublished(): boolean {
-    return this.layout.worldSize > 1 && !this.values.home?.holdsState;
+    return this.layout.worldSize > 1 && !this.values.home?.holdsState && !this.#isLent;
+  }
+
+  /** Whether gathers read the shard where it rests. */
+  get #isLent(): boolean {
+    const { device, dtype } = this.flat;
+    return device.backend.hostBytes !== undefined && dtype === this.full.loadDType;
   }
 
   // ---- full precision --------------------------------------------------------------------------

@@ -213,7 +213,7 @@ export class UnitGradient {
     let outgoing = whole;
     if (whole.dtype !== reduceDType) {
       outgoing = device.storage(whole.elementCount, reduceDType, 'gradient');
-      outgoing.fill();
+      outgoing.fillBlock();
       device.backend.run('cast', { x: whole.view(), out: outgoing.view() });
       whole.release();
     }
@@ -223,9 +223,18 @@ export class UnitGradient {
       worldSize,
       links,
       isBucketed,
-      onReduced: (shard) => {
+      makeBlock: (byteLength) =>
+        home instanceof DeviceGradientHome ? device.hostBlock(byteLength) : undefined,
+      onReduced: (shard, block) => {
         this.#isAdded = true;
-        return home.addBytes(shard, reduceDType, scale());
+        if (block === undefined) {
+          return home.addBytes(shard, reduceDType, scale());
+        }
+        const reduced = device.storage(flat.size, reduceDType, 'staging');
+        reduced.hold(block);
+        const added = home.addStorage(reduced, scale());
+        reduced.release();
+        return added;
       },
     });
     outgoing.release(); // its read-back is queued

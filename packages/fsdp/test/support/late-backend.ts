@@ -21,6 +21,13 @@ export interface LateBackendOptions {
    * false.
    */
   readonly isWritingAtOnce?: boolean;
+  /** Whether the host can use the device's memory itself. The default is whether it can with `inner`. */
+  readonly isHostMemory?: boolean;
+  /**
+   * Breaks the device in another way: its memory is said to be settled while commands wait. The
+   * default is false.
+   */
+  readonly isSettledAtOnce?: boolean;
   /** How many written bytes may wait when whenWritable resolves. By default any number may. */
   readonly fewBytes?: number;
   /** Called at each write with the written bytes that wait, including its own. */
@@ -38,7 +45,7 @@ export function lateBackend(inner: Backend, options: LateBackendOptions): Backen
     tail = done.catch(() => undefined);
     return done;
   };
-  const own: Partial<Backend> = {
+  const own: { -readonly [K in keyof Backend]?: Backend[K] | undefined } = {
     free: (buffer: BackendBuffer) => void later(() => inner.free(buffer)),
     write: (buffer, byteOffset, bytes) => {
       options.onWrite?.(numWaiting);
@@ -72,6 +79,11 @@ export function lateBackend(inner: Backend, options: LateBackendOptions): Backen
       });
     },
     sync: () => later(() => inner.sync()),
+    settle: (buffer) =>
+      options.isSettledAtOnce === true
+        ? inner.settle!(buffer)
+        : later(async () => inner.settle!(buffer)),
+    ...(options.isHostMemory === false ? { hostBytes: undefined } : {}),
   };
   return new Proxy(inner, {
     get: (target, name) =>

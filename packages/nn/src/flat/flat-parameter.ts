@@ -227,6 +227,9 @@ export class FlatParameter {
     this.full.storage.markOutdated('a load', changed);
     const stored = this.#stored;
     if (stored === undefined) {
+      for (const reader of this.flat.storage.readers) {
+        await reader.whenClosed();
+      }
       return this.flat.storage.refill(() => this.flat.storage.write(bytes, byteOffset));
     }
     this.flat.storage.markWritten('a load', []);

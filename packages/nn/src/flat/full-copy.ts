@@ -4,6 +4,7 @@
 import {
   byteSize,
   type DType,
+  type HostBlock,
   StateError,
   type Storage,
   type Tensor,
@@ -79,6 +80,8 @@ export class FullCopy {
    */
   #loadedVersion = -1;
   #fullVersion = -1;
+  /** The blocks among the buffers that `takeBuffer` gave. */
+  readonly #blocks = new Map<Uint8Array, HostBlock>();
 
   constructor(source: FullCopySource, options: FullCopyOptions) {
     const { flat, leaves, layout, isAlone, stored } = source;
@@ -92,6 +95,23 @@ export class FullCopy {
         ? flat.storage
         : flat.device.storage(this.layout.elementCount, computeDType, fullTag);
     this.storage.absentHint = options.absentHint;
+  }
+
+  /**
+   * Takes a buffer for `gatherWhole` to fill, in the device's memory where computation can use it
+   * there. It resolves when the buffer may be written.
+   */
+  async takeBuffer(): Promise<Uint8Array> {
+    const { wholeBytes } = this;
+    const isUsable = !this.#isEncoded && !this.#isFlat;
+    const block = isUsable ? this.storage.device.hostBlock(this.storage.byteLength) : undefined;
+    if (block === undefined) {
+      return this.#options.hostBuffers!().take(wholeBytes);
+    }
+    const bytes = block.bytes.subarray(0, wholeBytes);
+    this.#blocks.set(bytes, block);
+    await block.settle();
+    return bytes;
   }
 
   /** Whether computation uses the values where they rest. */
@@ -158,6 +178,13 @@ export class FullCopy {
     if (this.#isFlat) {
       return;
     }
+    const block = bytes && this.#blocks.get(bytes);
+    if (block !== undefined) {
+      this.#blocks.delete(bytes!);
+      this.storage.refill(() => this.storage.hold(block));
+      this.#noteLoaded(load.version);
+      return;
+    }
     try {
       this.storage.fill();
       if (this.#isEncoded) {
@@ -170,7 +197,7 @@ export class FullCopy {
         this.storage.refill(() => this.storage.write(bytes));
       }
     } finally {
-      this.#give(bytes);
+      this.give(bytes);
     }
     this.#noteLoaded(load.version);
   }
@@ -196,15 +223,20 @@ export class FullCopy {
   abandonLoads(): void {
     for (const { bytes } of this.#loads) {
       bytes?.then(
-        (loaded) => this.#give(loaded),
+        (loaded) => this.give(loaded),
         () => undefined,
       );
     }
     this.#loads.clear();
   }
 
-  #give(bytes: Uint8Array | undefined): void {
-    if (bytes !== undefined) {
+  /** Gives a buffer of takeBuffer back, which nobody writes any more. */
+  give(bytes: Uint8Array | undefined): void {
+    const block = bytes && this.#blocks.get(bytes);
+    if (block !== undefined) {
+      this.#blocks.delete(bytes!);
+      block.release();
+    } else if (bytes !== undefined) {
       this.#options.hostBuffers!().give(bytes);
     }
   }

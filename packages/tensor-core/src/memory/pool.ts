@@ -36,6 +36,9 @@ export class Pool {
   #inUseBytes = 0;
   #peakInUseBytes = 0;
 
+  /** The buffers that something outside reads or writes, and how many do. */
+  readonly #lent = new Map<BackendBuffer, number>();
+  #isDisposed = false;
   readonly #unsubscribe: (() => void) | undefined;
 
   constructor(backend: Backend) {
@@ -201,12 +204,38 @@ export class Pool {
     this.#free.clear();
   }
 
-  /** Gives all buffers back, even those in use. */
+  get isDisposed(): boolean {
+    return this.#isDisposed;
+  }
+
+  /**
+   * Notes that something outside reads or writes a buffer in use, until the returned function is
+   * called: the backend doesn't get it back before, even if the pool is disposed.
+   */
+  lend(buffer: BackendBuffer): () => void {
+    this.#lent.set(buffer, (this.#lent.get(buffer) ?? 0) + 1);
+    return () => {
+      const left = this.#lent.get(buffer)! - 1;
+      if (left > 0) {
+        this.#lent.set(buffer, left);
+        return;
+      }
+      this.#lent.delete(buffer);
+      if (this.#isDisposed) {
+        this.#drop(buffer);
+      }
+    };
+  }
+
+  /** Gives all buffers back, even those in use; those that are lent follow later. */
   dispose(): void {
+    this.#isDisposed = true;
     this.#unsubscribe?.();
     this.#free.clear();
     for (const buffer of [...this.#classes.keys()]) {
-      this.#drop(buffer);
+      if (!this.#lent.has(buffer)) {
+        this.#drop(buffer);
+      }
     }
     this.#inUseBytes = 0;
   }

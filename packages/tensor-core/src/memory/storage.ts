@@ -6,6 +6,7 @@ import type { Device } from '../device.js';
 import { DisposedError, ShapeError, StateError } from '../errors.js';
 import type { BackendBuffer, View } from '../view.js';
 import { Changes, type ElementRun } from './changes.js';
+import type { HostBlock } from './host-block.js';
 import type { MemoryTag } from './ledger.js';
 import { StorageReader } from './storage-reader.js';
 
@@ -15,6 +16,13 @@ export function storageBytes(elementCount: number, dtype: DType): number {
 }
 
 const NO_READERS: ReadonlySet<StorageReader> = new Set();
+/** The bytes of a storage, lent to the host. */
+export interface StorageLoan {
+  /** Resolves when what was queued for the storage has run. It may be read until `close`. */
+  readonly bytes: Promise<Uint8Array>;
+  /** Called once. */
+  close(): void;
+}
 
 /**
  * The elements of one dtype on one device, with or without a buffer at the moment. Holders (an
@@ -47,6 +55,8 @@ export class Storage {
   #isReleased = false;
   /** The function that is called instead of giving the buffer to the pool, while it is borrowed. */
   #giveBack: (() => void) | undefined;
+  /** The block that the buffer belongs to; undefined where it is the pool's, or borrowed. */
+  #block: HostBlock | undefined;
 
   /** Called by Device.storage. The storage has no buffer until `fill`; its maker holds it first. */
   constructor(device: Device, elementCount: number, dtype: DType, tag: MemoryTag) {
@@ -127,6 +137,42 @@ export class Storage {
   }
 
   /**
+   * Fills the storage with a block, whose bytes become its values in place of those that it had.
+   * `free` releases the block.
+   */
+  hold(block: HostBlock): void {
+    requireLive('storage.hold', this.device);
+    this.free();
+    block.setHeld(true);
+    this.#block = block;
+    this.#buffer = block.buffer;
+    this.device.ledger.add(this.#tag, this.byteLength);
+    this.markWritten('storage.hold');
+  }
+
+  /** Does what `fill` does, in a block where the device has some. */
+  fillBlock(): void {
+    const block = this.isFilled ? undefined : this.device.hostBlock(this.byteLength);
+    if (block === undefined) {
+      this.fill();
+    } else {
+      this.hold(block);
+    }
+  }
+
+  /** Takes its block away with its values, as `free` would; undefined where it has none. */
+  takeBlock(): HostBlock | undefined {
+    const block = this.isFilled ? this.#block : undefined;
+    if (block !== undefined) {
+      block.setHeld(false);
+      this.#block = undefined;
+      this.#buffer = undefined;
+      this.device.ledger.add(this.#tag, -this.byteLength);
+    }
+    return block;
+  }
+
+  /**
    * Fills the storage with a buffer of somebody else's, which neither pool nor ledger counts.
    * `free` calls `giveBack`.
    */
@@ -148,9 +194,15 @@ export class Storage {
     }
     if (this.device.isDisposed) {
       this.#buffer = undefined; // the device has given all its buffers back
+      this.#block = undefined;
       return;
     }
-    this.device.pool.give(this.#buffer);
+    if (this.#block === undefined) {
+      this.device.pool.give(this.#buffer);
+    } else {
+      this.#block.release();
+      this.#block = undefined;
+    }
     this.device.ledger.add(this.#tag, -this.byteLength);
     this.#buffer = undefined;
   }
@@ -237,6 +289,27 @@ export class Storage {
     const reader = new StorageReader(this, { settled, onClose });
     readers.add(reader);
     return reader;
+  }
+
+  /**
+   * Lends its bytes where they lie, for reading. Nobody may change them in place until the loan is
+   * closed, as with a reader. Undefined where the device does not compute in the host's memory.
+   */
+  lend(): StorageLoan | undefined {
+    const { backend, pool } = this.device;
+    if (backend.hostBytes === undefined) {
+      return undefined;
+    }
+    const buffer = this.#present();
+    const settled = backend.settle!(buffer) ?? Promise.resolve();
+    const reader = this.openReader(settled);
+    const endLoan = this.#block?.lend() ?? pool.lend(buffer);
+    const bytes = backend.hostBytes(buffer).subarray(0, this.byteLength);
+    const close = () => {
+      reader.close();
+      endLoan();
+    };
+    return { bytes: settled.then(() => bytes), close };
   }
 
   /**

@@ -48,6 +48,7 @@ const MAX_LANDING_BYTES = 16 * 1024 * 1024;
 
 export class CpuBackend implements Backend {
   readonly info: BackendInfo;
+  readonly hostBytes?: (buffer: BackendBuffer) => Uint8Array;
   readonly #parts: CpuParts;
   readonly #buffers = new Set<CpuBuffer>();
   #nextId = 1;
@@ -59,6 +60,13 @@ export class CpuBackend implements Backend {
     const { isFused, products } = parts;
     const { threads } = parts.engine;
     const library = products === undefined ? '' : `, ${products}`;
+    // Memory that is not shared moves as it grows.
+    if (threads > 0) {
+      this.hostBytes = (buffer) => {
+        const from = addressOf(buffer);
+        return parts.memory.bytes.subarray(from, from + buffer.byteLength);
+      };
+    }
     this.info = {
       ...cpuInfo({ threads, memoryBytes: parts.memory.maxBytes }),
       description: `wasm ${isFused ? 'relaxed simd' : 'simd'}, ${threads === 0 ? 'inline' : `${threads} thread${threads === 1 ? '' : 's'}`}${library}`,
@@ -177,6 +185,12 @@ export class CpuBackend implements Backend {
     }
     const from = addressOf(buffer) + byteOffset;
     into.set(memory.bytes.subarray(from, from + into.byteLength));
+  }
+
+  settle(buffer: BackendBuffer): Promise<void> | undefined {
+    const { queue } = this.#parts;
+    addressOf(buffer);
+    return queue.hasRun((buffer as CpuBuffer).lastCall.end) ? undefined : queue.fence();
   }
 
   copy(
