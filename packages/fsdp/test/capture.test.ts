@@ -92,7 +92,9 @@ it('a capture that fails on one rank keeps no step of another waiting', () =>
     await train(rank, run);
     const [flat] = run.model.instances().flatMap(({ units }) => units.map((unit) => unit.flat));
     if (rank.rank === 1) {
+      const { openReader } = flat!.storage;
       flat!.storage.openReader = () => {
+        flat!.storage.openReader = openReader;
         throw new Error('lost');
       };
     }

@@ -143,7 +143,7 @@ it('a shard that is read where it rests is written once nobody reads it', () =>
     await trainOnce(model, rowsOf(rank));
     const { flat, values } = model.units[0]!;
     const bytes = (await values.read()).fill(1);
-    const loan = flat.storage.lend()!;
+    const loan = flat.device.pool.blocks.lend(flat.storage)!;
     const written = values.write(bytes);
     expect(await loan.bytes).not.toEqual(bytes);
     loan.close();

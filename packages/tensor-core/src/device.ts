@@ -11,7 +11,6 @@ import { createDryBackend } from './dry-backend.js';
 import { DTypeError, OptionError, ShapeError } from './errors.js';
 import type { KernelCalls, KernelName } from './kernel-calls/kernel-calls.js';
 import { DeviceMemory } from './memory/device-memory.js';
-import type { HostBlock } from './memory/host-block.js';
 import { type Ledger, MEMORY_TAGS, type MemoryTag } from './memory/ledger.js';
 import type { Pool } from './memory/pool.js';
 import { ScopeStack, tensorsIn } from './memory/scope.js';
@@ -131,15 +130,6 @@ export class Device {
   /** Makes a storage without a buffer. The caller is its first holder. */
   storage(elementCount: number, dtype: DType, tag: MemoryTag): Storage {
     return new Storage(this, elementCount, dtype, tag);
-  }
-
-  /**
-   * Takes memory of the device for the host to fill, which a storage of at most so many bytes can
-   * hold afterwards. The ledger doesn't count it before. Undefined where the device does not compute
-   * in the host's memory, and where its pool has a limit.
-   */
-  hostBlock(byteLength: number): HostBlock | undefined {
-    return this.#memory.hostBlock(byteLength);
   }
 
   /**

@@ -38,11 +38,11 @@ export { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS, type Span } from './kernel-cal
 export type { AdamGroup, Segment, SgdGroup } from './kernel-calls/optimizer.js';
 export type { NormedRows } from './kernel-calls/row-norm.js';
 export type { ElementRun } from './memory/changes.js';
-export type { HostBlock } from './memory/host-block.js';
+export type { HostBlock, HostBlocks, StorageLoan } from './memory/host-blocks.js';
 export { Ledger, MEMORY_TAGS, type MemoryBytes, type MemoryTag } from './memory/ledger.js';
 export { Pool, sizeClass } from './memory/pool.js';
 export { tensorsIn } from './memory/scope.js';
-export { Storage, type StorageLoan, storageBytes } from './memory/storage.js';
+export { Storage, storageBytes } from './memory/storage.js';
 export type { StorageReader } from './memory/storage-reader.js';
 export { KERNEL_VERSIONS } from './numeric-class.js';
 export {

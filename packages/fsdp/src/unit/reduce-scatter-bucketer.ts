@@ -183,7 +183,7 @@ export class ReduceScatterBucketer {
     const { dtype } = whole;
     const entries = [{ gradient, offset: 0, byteLength }];
     const reduction = { entries, links, dtype, worldSize, shardBytes: byteLength };
-    const sent = worldSize > 1 ? whole.takeBlock() : undefined;
+    const sent = worldSize > 1 ? whole.device.pool.blocks.takeFrom(whole) : undefined;
     if (sent === undefined) {
       const input = links.hostBuffers.take(whole.byteLength);
       this.#reduce({ ...reduction, ready: whole.read(0, whole.byteLength, input) });

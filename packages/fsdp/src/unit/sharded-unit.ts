@@ -144,7 +144,9 @@ export class ShardedUnit {
   /** The whole parameter, gathered from all ranks, which FSDP2 calls unshard. */
   async #gatherWhole(stored: Promise<Uint8Array> | undefined): Promise<Uint8Array> {
     const { gathers, hostBuffers } = this.#openLinks();
-    const loan = stored === undefined && this.#isLent ? this.flat.storage.lend() : undefined;
+    const { storage, device } = this.flat;
+    const isLent = stored === undefined && this.#isLent;
+    const loan = isLent ? device.pool.blocks.lend(storage) : undefined;
     const shard = stored ?? loan?.bytes ?? this.publish();
     const { loadDType: dtype } = this.full;
     const whole = this.full.takeBuffer();

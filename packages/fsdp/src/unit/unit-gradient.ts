@@ -213,7 +213,7 @@ export class UnitGradient {
     let outgoing = whole;
     if (whole.dtype !== reduceDType) {
       outgoing = device.storage(whole.elementCount, reduceDType, 'gradient');
-      outgoing.fillBlock();
+      device.pool.blocks.fill(outgoing);
       device.backend.run('cast', { x: whole.view(), out: outgoing.view() });
       whole.release();
     }
@@ -224,7 +224,7 @@ export class UnitGradient {
       links,
       isBucketed,
       makeBlock: (byteLength) =>
-        home instanceof DeviceGradientHome ? device.hostBlock(byteLength) : undefined,
+        home instanceof DeviceGradientHome ? device.pool.blocks.take(byteLength) : undefined,
       onReduced: (shard, block) => {
         this.#isAdded = true;
         if (block === undefined) {

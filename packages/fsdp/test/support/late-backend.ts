@@ -21,7 +21,7 @@ export interface LateBackendOptions {
    * false.
    */
   readonly isWritingAtOnce?: boolean;
-  /** Whether the host can use the device's memory itself. The default is whether it can with `inner`. */
+  /** Whether the host can use the device's memory itself. The default is as with `inner`. */
   readonly isHostMemory?: boolean;
   /**
    * Breaks the device in another way: its memory is said to be settled while commands wait. The

@@ -313,7 +313,7 @@ export class FlatGradient implements GradSink {
   #begin(dtype: DType): Storage {
     const { device, layout } = this.#options;
     const whole = device.storage(layout.elementCount, dtype, 'gradient');
-    whole.fillBlock();
+    device.pool.blocks.fill(whole);
     this.#isZeroed = this.#hasPads;
     if (this.#hasPads) {
       device.backend.run('fill', { out: whole.view(), value: 0 });

@@ -104,7 +104,8 @@ export class FullCopy {
   async takeBuffer(): Promise<Uint8Array> {
     const { wholeBytes } = this;
     const isUsable = !this.#isEncoded && !this.#isFlat;
-    const block = isUsable ? this.storage.device.hostBlock(this.storage.byteLength) : undefined;
+    const { blocks } = this.storage.device.pool;
+    const block = isUsable ? blocks.take(this.storage.byteLength) : undefined;
     if (block === undefined) {
       return this.#options.hostBuffers!().take(wholeBytes);
     }
@@ -163,7 +164,7 @@ export class FullCopy {
    * @throws {StateError} where the load was abandoned meanwhile
    */
   async finishLoad(load: FlatLoad): Promise<void> {
-    const { name, flat, leaves, layout } = this.#source;
+    const { name, flat } = this.#source;
     const { backend } = flat.device;
     const bytes = await load.bytes;
     if (bytes !== undefined) {
@@ -182,9 +183,14 @@ export class FullCopy {
     if (block !== undefined) {
       this.#blocks.delete(bytes!);
       this.storage.refill(() => this.storage.hold(block));
-      this.#noteLoaded(load.version);
-      return;
+    } else {
+      await this.#fill(bytes);
     }
+    this.#noteLoaded(load.version);
+  }
+
+  async #fill(bytes: Uint8Array | undefined): Promise<void> {
+    const { flat, leaves, layout } = this.#source;
     try {
       this.storage.fill();
       if (this.#isEncoded) {
@@ -192,14 +198,13 @@ export class FullCopy {
         const into = { full: this.storage, values: this.layout };
         await this.storage.refill(() => decodeLeaves(leaves, { ...from, ...into }));
       } else if (bytes === undefined) {
-        backend.run('cast', { x: flat.view(), out: this.storage.view() });
+        flat.device.backend.run('cast', { x: flat.view(), out: this.storage.view() });
       } else {
         this.storage.refill(() => this.storage.write(bytes));
       }
     } finally {
       this.give(bytes);
     }
-    this.#noteLoaded(load.version);
   }
 
   /** Allocates what a load would allocate, without any values, for a dry run. */

@@ -7,6 +7,7 @@ import type { Backend } from '../backend.js';
 import { LimitError, OutOfMemoryError, StateError } from '../errors.js';
 import { PriorityQueue } from '../priority-queue.js';
 import type { BackendBuffer } from '../view.js';
+import type { HostBlocks } from './host-blocks.js';
 
 const SMALL_STEP = 256; // the binding alignment; finer classes would save nothing
 const SMALL_LIMIT = 16 * 1024;
@@ -36,6 +37,8 @@ export class Pool {
   #inUseBytes = 0;
   #peakInUseBytes = 0;
 
+  /** The blocks of the pool's device. DeviceMemory sets them. */
+  blocks!: HostBlocks;
   /** The buffers that something outside reads or writes, and how many do. */
   readonly #lent = new Map<BackendBuffer, number>();
   #isDisposed = false;

@@ -6,7 +6,7 @@ import type { Device } from '../device.js';
 import { DisposedError, ShapeError, StateError } from '../errors.js';
 import type { BackendBuffer, View } from '../view.js';
 import { Changes, type ElementRun } from './changes.js';
-import type { HostBlock } from './host-block.js';
+import type { HostBlock } from './host-blocks.js';
 import type { MemoryTag } from './ledger.js';
 import { StorageReader } from './storage-reader.js';
 
@@ -16,12 +16,13 @@ export function storageBytes(elementCount: number, dtype: DType): number {
 }
 
 const NO_READERS: ReadonlySet<StorageReader> = new Set();
-/** The bytes of a storage, lent to the host. */
-export interface StorageLoan {
-  /** Resolves when what was queued for the storage has run. It may be read until `close`. */
-  readonly bytes: Promise<Uint8Array>;
-  /** Called once. */
-  close(): void;
+
+/** The buffer of a storage. */
+interface HeldBuffer {
+  readonly buffer: BackendBuffer;
+  /** Whether the ledger counts it, as it does all but what is borrowed. */
+  readonly isCounted: boolean;
+  readonly giveBack: () => void;
 }
 
 /**
@@ -37,7 +38,7 @@ export class Storage {
   /** The bytes on the device when filled, which the ledger counts. */
   readonly byteLength: number;
   #tag: MemoryTag;
-  #buffer: BackendBuffer | undefined;
+  #held: HeldBuffer | undefined;
   /**
    * The hint at the end of the error that a use without a buffer throws. Default: advice for
    * sharded parameters.
@@ -53,10 +54,6 @@ export class Storage {
   /** The open readers. There is no set before the first, since most storages are never read so. */
   #readers: Set<StorageReader> | undefined;
   #isReleased = false;
-  /** The function that is called instead of giving the buffer to the pool, while it is borrowed. */
-  #giveBack: (() => void) | undefined;
-  /** The block that the buffer belongs to; undefined where it is the pool's, or borrowed. */
-  #block: HostBlock | undefined;
 
   /** Called by Device.storage. The storage has no buffer until `fill`; its maker holds it first. */
   constructor(device: Device, elementCount: number, dtype: DType, tag: MemoryTag) {
@@ -73,7 +70,7 @@ export class Storage {
   }
 
   set tag(tag: MemoryTag) {
-    if (this.isFilled && this.#giveBack === undefined) {
+    if (this.isFilled && this.#held!.isCounted) {
       this.device.ledger.move(this.#tag, tag, this.byteLength);
     }
     this.#tag = tag;
@@ -81,7 +78,7 @@ export class Storage {
 
   /** Whether a buffer is present. */
   get isFilled(): boolean {
-    return this.#buffer !== undefined && !this.device.isDisposed;
+    return this.#held !== undefined && !this.device.isDisposed;
   }
 
   /** The number of in-place changes that were noted. A copy made at another number is stale. */
@@ -129,47 +126,27 @@ export class Storage {
       throw new DisposedError('storage.fill: the storage was released.');
     }
     requireLive('storage.fill', this.device);
-    if (this.#buffer !== undefined) {
+    if (this.#held !== undefined) {
       return;
     }
-    this.#buffer = this.device.pool.take(this.byteLength, this.#tag);
-    this.device.ledger.add(this.#tag, this.byteLength);
+    const { pool, ledger } = this.device;
+    const buffer = pool.take(this.byteLength, this.#tag);
+    this.#held = { buffer, isCounted: true, giveBack: () => this.device.pool.give(buffer) };
+    ledger.add(this.#tag, this.byteLength);
   }
 
   /**
    * Fills the storage with a block, whose bytes become its values in place of those that it had.
-   * `free` releases the block.
+   * The block is given back by `free`.
    */
   hold(block: HostBlock): void {
     requireLive('storage.hold', this.device);
     this.free();
-    block.setHeld(true);
-    this.#block = block;
-    this.#buffer = block.buffer;
-    this.device.ledger.add(this.#tag, this.byteLength);
+    const { pool, ledger } = this.device;
+    const giveBack = pool.blocks.hold(block);
+    this.#held = { buffer: block.buffer, isCounted: true, giveBack };
+    ledger.add(this.#tag, this.byteLength);
     this.markWritten('storage.hold');
-  }
-
-  /** Does what `fill` does, in a block where the device has some. */
-  fillBlock(): void {
-    const block = this.isFilled ? undefined : this.device.hostBlock(this.byteLength);
-    if (block === undefined) {
-      this.fill();
-    } else {
-      this.hold(block);
-    }
-  }
-
-  /** Takes its block away with its values, as `free` would; undefined where it has none. */
-  takeBlock(): HostBlock | undefined {
-    const block = this.isFilled ? this.#block : undefined;
-    if (block !== undefined) {
-      block.setHeld(false);
-      this.#block = undefined;
-      this.#buffer = undefined;
-      this.device.ledger.add(this.#tag, -this.byteLength);
-    }
-    return block;
   }
 
   /**
@@ -177,34 +154,23 @@ export class Storage {
    * `free` calls `giveBack`.
    */
   borrow(buffer: BackendBuffer, giveBack: () => void): void {
-    this.#buffer = buffer;
-    this.#giveBack = giveBack;
+    this.#held = { buffer, isCounted: false, giveBack };
   }
 
   /** Gives the buffer back to the pool. The contents are lost; the storage stays what it is. */
   free(): void {
-    if (this.#buffer === undefined) {
+    const held = this.#held;
+    if (held === undefined) {
       return;
     }
-    if (this.#giveBack !== undefined) {
-      this.#buffer = undefined;
-      this.#giveBack();
-      this.#giveBack = undefined;
-      return;
+    // A device that is disposed has given all its buffers back.
+    if (!held.isCounted || !this.device.isDisposed) {
+      held.giveBack();
     }
-    if (this.device.isDisposed) {
-      this.#buffer = undefined; // the device has given all its buffers back
-      this.#block = undefined;
-      return;
+    if (held.isCounted && !this.device.isDisposed) {
+      this.device.ledger.add(this.#tag, -this.byteLength);
     }
-    if (this.#block === undefined) {
-      this.device.pool.give(this.#buffer);
-    } else {
-      this.#block.release();
-      this.#block = undefined;
-    }
-    this.device.ledger.add(this.#tag, -this.byteLength);
-    this.#buffer = undefined;
+    this.#held = undefined;
   }
 
   retain(): void {
@@ -292,27 +258,6 @@ export class Storage {
   }
 
   /**
-   * Lends its bytes where they lie, for reading. Nobody may change them in place until the loan is
-   * closed, as with a reader. Undefined where the device does not compute in the host's memory.
-   */
-  lend(): StorageLoan | undefined {
-    const { backend, pool } = this.device;
-    if (backend.hostBytes === undefined) {
-      return undefined;
-    }
-    const buffer = this.#present();
-    const settled = backend.settle!(buffer) ?? Promise.resolve();
-    const reader = this.openReader(settled);
-    const endLoan = this.#block?.lend() ?? pool.lend(buffer);
-    const bytes = backend.hostBytes(buffer).subarray(0, this.byteLength);
-    const close = () => {
-      reader.close();
-      endLoan();
-    };
-    return { bytes: settled.then(() => bytes), close };
-  }
-
-  /**
    * The open readers. Whoever changes the bytes in place, by a write or by a kernel, first awaits
    * `whenClosed` of each.
    */
@@ -322,8 +267,8 @@ export class Storage {
 
   #present(): BackendBuffer {
     requireLive('storage', this.device);
-    if (this.#buffer !== undefined) {
-      return this.#buffer;
+    if (this.#held !== undefined) {
+      return this.#held.buffer;
     }
     throw this.#isReleased
       ? new DisposedError(

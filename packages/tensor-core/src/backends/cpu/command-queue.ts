@@ -37,6 +37,8 @@ export class CommandQueue {
   #nextFence = 1;
   #hasDrainFence = false;
   #numCommitted = 0;
+  /** The last fence that was committed, and the number of commands up to it. */
+  #lastFence: { readonly end: number; readonly passed: Promise<void> } | undefined;
   #isHostRunning = false;
   #failure: Error | undefined;
 
@@ -127,11 +129,17 @@ export class CommandQueue {
     if (this.#failure !== undefined) {
       return Promise.reject(this.#failure);
     }
-    return new Promise((resolve, reject) => {
+    const last = this.#lastFence;
+    if (last?.end === this.#numCommitted) {
+      return last.passed; // nothing was queued since
+    }
+    const passed = new Promise<void>((resolve, reject) => {
       const id = this.#addFence({ resolve, reject });
       this.commit(fenceCommand(id));
       this.#ring.publish();
     });
+    this.#lastFence = { end: this.#numCommitted, passed };
+    return passed;
   }
 
   onFence(id: number): void {
