@@ -15,8 +15,8 @@ export interface StorageLoan {
 }
 
 /**
- * A buffer that belongs to the host until `storage.hold()` takes it over or `release` gives it back.
- * Queued commands may still use the memory: see `settle`.
+ * A buffer that belongs to the host until `storage.hold()` takes it over or `release` gives it
+ * back. Queued commands may still use the memory: see `settle`.
  */
 export class HostBlock {
   /** The memory. It may be neither read nor written before `settle` has resolved. */
@@ -73,9 +73,9 @@ export class HostBlocks {
   }
 
   /**
-   * Takes memory for the host to fill, which a storage of at most so many bytes can hold afterwards.
-   * Undefined where the device does not compute in memory that the host shares, and where its pool
-   * has a limit, which counts storages alone.
+   * Takes memory for the host to fill, which a storage of at most so many bytes can hold
+   * afterwards. Undefined where the device does not compute in memory that the host shares, and
+   * where its pool has a limit, which counts storages alone.
    */
   take(byteLength: number): HostBlock | undefined {
     const isShared = this.#backend.hostBytes !== undefined;
@@ -118,8 +118,8 @@ export class HostBlocks {
 
   /**
    * Lends a storage's bytes where they lie, for reading. Nobody may change them in place until the
-   * loan is closed, as with a reader. Undefined where the device does not compute in memory that the
-   * host shares.
+   * loan is closed, as with a reader. Undefined where the device does not compute in memory that
+   * the host shares.
    */
   lend(storage: Storage): StorageLoan | undefined {
     const backend = this.#backend;
