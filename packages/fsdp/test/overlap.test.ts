@@ -10,6 +10,7 @@ import { type BackendTraceSink, Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks } from '../../../tooling/test-kit/index.ts';
+import { withoutHostMemory } from './support/late-backend.js';
 import { shardedGpt2 } from './support/sharding.js';
 
 const DELAY_MS = 25;
@@ -60,7 +61,9 @@ type MayEnd = (collective: Collective, timeline: Timeline) => boolean;
 /** Traces rank 0's third step, when the order of units is known. */
 async function traced(capUnits: number, mayEnd: MayEnd): Promise<Timeline> {
   const [first] = await onRanks(2, async ({ group, rank, worldSize }) => {
-    const backend = await createCpuBackend({ threads: 1 });
+    // In memory that it shares with its device the host gathers when kernels have left the memory,
+    // and so later than it queues the next ones.
+    const backend = withoutHostMemory(await createCpuBackend({ threads: 1 }));
     const device = new Device(backend);
     const timeline = new Timeline();
     const delayed = withDelay(group, DELAY_MS);

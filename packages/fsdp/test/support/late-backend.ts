@@ -91,6 +91,14 @@ export function lateBackend(inner: Backend, options: LateBackendOptions): Backen
   });
 }
 
+/** Returns `inner` as a device whose memory the host cannot use itself, as a GPU's. */
+export function withoutHostMemory(inner: Backend): Backend {
+  return new Proxy(inner, {
+    get: (target, name) =>
+      name === 'hostBytes' ? undefined : bound(target, name as keyof Backend),
+  });
+}
+
 function bound(backend: Backend, name: keyof Backend): unknown {
   const value = backend[name] as unknown;
   return typeof value === 'function' ? value.bind(backend) : value;
