@@ -88,7 +88,7 @@ async function goOn(
 
 describe.each(CASES)('a resumed run in $precision', ({ precision, ways, tolerance }) => {
   const flagsOf = (way: string) =>
-    `${tinyFlags(root)} --schedule constant --precision ${precision} --strategy ${way}`;
+    `${tinyFlags(root)} --products wasm --schedule constant --precision ${precision} --strategy ${way}`;
   let saves: FoundSave[];
   let unbroken: number[];
   beforeAll(async () => {

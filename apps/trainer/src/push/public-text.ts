@@ -44,7 +44,10 @@ export function publicConfig(config: Readonly<Record<string, unknown>>): PublicC
       isDataName(given) ||
       (key === 'model' && isPresetName(given)) ||
       (HUB_KEYS.includes(key) && parseHubName(given));
-    if (kind === undefined || OF_A_MACHINE.includes(key) || (isPath && !NAMED.includes(key))) {
+    if (OF_A_MACHINE.includes(key)) {
+      continue;
+    }
+    if (kind === undefined || (isPath && !NAMED.includes(key))) {
       left.push(key);
     } else if (isPath && !isName) {
       values[key] = baseNameOf(given);
