@@ -5,7 +5,8 @@ import { modelBlock } from './gpu-block.mjs';
 import { memoryBlock } from './memory-block.mjs';
 import { bucketsBlock, sumsBlock } from './package-blocks.mjs';
 
-const CPU = 'shardweave-cpu,shardweave-cpu-1,torch,torch-1,jax-wasm,tfjs-wasm';
+const OURS = 'shardweave-native,shardweave-native-1,shardweave-cpu,shardweave-cpu-1';
+const CPU = `${OURS},shardweave-plain-1,torch,torch-1,jax-wasm,tfjs-wasm`;
 const WEBGPU = 'shardweave-webgpu,jax-webgpu,tfjs-webgpu';
 
 /**

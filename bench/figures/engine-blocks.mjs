@@ -11,14 +11,23 @@ export function stepBlock(run, link) {
   const { times } = run.rows.find(({ task }) => task === 'step');
   const [own] = fastest(times, (key) => key.startsWith('shardweave'));
   const nameOf = new Map(run.engines.map(({ key, name }) => [key, name]));
-  const rows = Object.entries(times).map(([key, { best, median }]) => [
+  const hasProcessor = Object.values(times).every(({ processorMs }) => processorMs > 0);
+  const rows = Object.entries(times).map(([key, { best, median, processorMs }]) => [
     nameOf.get(key),
     best.toFixed(0),
     median.toFixed(0),
+    ...(hasProcessor ? [processorMs.toFixed(0)] : []),
     ...(key === own ? ['', ''] : [ratio(best, times[own].best), ratio(median, times[own].median)]),
   ]);
   return [
-    table(['engine', 'best, ms', 'median, ms', 'times our best', 'times our median'], rows),
+    table(
+      [
+        ...['engine', 'best, ms', 'median, ms'],
+        ...(hasProcessor ? ['processor, ms'] : []),
+        ...['times our best', 'times our median'],
+      ],
+      rows,
+    ),
     ranBy(run, link),
   ].join('\n\n');
 }
