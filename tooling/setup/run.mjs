@@ -24,6 +24,7 @@ const CORE = [
     'packages/collectives/test/shm-threads.test.ts',
     'packages/tensor-core/test/cpu-backend.test.ts',
     'packages/tensor-core/test/cpu-threads.test.ts',
+    'packages/tensor-core/test/native-products.test.ts',
   ],
   // This is one run of the trainer over each transport.
   [
