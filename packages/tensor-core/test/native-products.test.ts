@@ -158,6 +158,15 @@ describe('a library that can not be had', () => {
     expect(await refusal(path)).toMatch(/a process that tried it ended by SIG\w+\.$/);
   });
 
+  it('is not tried where the trial would start the program itself again', async () => {
+    vi.stubEnv('SHARDWEAVE_LIBRARY_TRIAL', '1');
+    const text = join(root, 'untried.so');
+    writeFileSync(text, 'no library');
+    expect(await refusal(text)).toMatch(
+      /this program is its own Node, in which nothing can be tried/,
+    );
+  });
+
   it('is refused with `auto` where it is named, and leaves products in wasm where none is', async () => {
     const options = { threads: 0, products: 'auto' } as const;
     const named = createCpuBackend({ ...options, library: 'libnone.so' });

@@ -54,12 +54,19 @@ async function tryAndKeep(native: NativeLibrary, key: string): Promise<Verdict> 
   return verdict;
 }
 
+/** Set for the process of a trial. */
+const TRIAL_VARIABLE = 'SHARDWEAVE_LIBRARY_TRIAL';
+
 async function runTrial(native: NativeLibrary): Promise<Verdict> {
+  if (process.env[TRIAL_VARIABLE] !== undefined) {
+    // An executable with Node in it runs its own program, whatever its arguments say.
+    return { fault: 'this program is its own Node, in which nothing can be tried' };
+  }
   const { NODE_OPTIONS: _, ...env } = process.env; // a loader or debugger is not for it
   const args = ['-e', `(${trial.toString()})()`, native.koffi, native.library];
   try {
     const { stdout } = await promisify(execFile)(process.execPath, args, {
-      env: { ...env, ...ONE_THREAD, ELECTRON_RUN_AS_NODE: '1' },
+      env: { ...env, ...ONE_THREAD, ELECTRON_RUN_AS_NODE: '1', [TRIAL_VARIABLE]: '1' },
       timeout: TRIAL_MS,
     });
     const { says, fault }: Printed = JSON.parse(stdout.trim().split('\n').at(-1)!);
