@@ -6,13 +6,13 @@ import { announce } from './step.mjs';
 import { installPackages } from './system-packages.mjs';
 
 /** Whether a library that is taken by its name alone is there. */
-function hasBlas(loaderCache) {
+export function hasBlas(loaderCache = '/etc/ld.so.cache') {
   const cache = existsSync(loaderCache) ? readFileSync(loaderCache, 'latin1') : '';
   return process.platform === 'darwin' || cache.includes('libopenblas.so.0\0');
 }
 
 /** @returns {{environment: Record<string, string>}} variables for the test process */
-export function blasForTests(loaderCache = '/etc/ld.so.cache') {
+export function blasForTests(loaderCache) {
   if (hasBlas(loaderCache)) {
     return { environment: {} };
   }

@@ -105,7 +105,7 @@ it('config.yaml keeps the adapters that were asked for, and says what auto has f
     numericClass: `${device} kernels 1 for fused products, OpenBLAS 1 Core, bits 0`,
   }));
   const text = resolvedConfig(await resolveConfig(flags), ready);
-  const found = { device: ['webgpu:1', 'cpu', 'webgpu'], products: 'native' };
+  const found = { device: ['webgpu:1', 'cpu', 'webgpu'], products: 'auto' };
   expect(parse(text)).toMatchObject(found);
 });
 

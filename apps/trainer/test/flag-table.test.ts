@@ -171,6 +171,11 @@ const IDLE: readonly (readonly [name: keyof Flags, line: string, says: string])[
     '--strategy single --fp32-reduce --precision bf16',
     '--fp32-reduce changes nothing without --precision fp16 or bf16, and --strategy fsdp or ddp.',
   ],
+  [
+    'products',
+    '--device webgpu --products native',
+    '--products changes nothing without a cpu device.',
+  ],
   ['sync', '--no-sync', '--no-sync changes nothing without --grad-accum 2 or more.'],
   [
     'gradAccum',

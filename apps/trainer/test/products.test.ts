@@ -13,7 +13,8 @@ import { tinyFlags } from './support/tiny-run.js';
 
 const has = (name: string) => async () => ({ name });
 const hasOne = has('OpenBLAS 0.3.21 Haswell');
-const hasNone = () => Promise.reject(new StateError('cpu: no library.'));
+const hasNone = () =>
+  Promise.reject(new StateError('cpu: native products: expected one, got none. Install it.'));
 const here = await findNativeProducts().catch(() => undefined);
 
 const ASKED = { products: 'auto', device: ['cpu'], transport: 'memory' } as const;
@@ -29,7 +30,10 @@ describe('products are', () => {
   });
 
   it('refused where a library is asked for that is not there', async () => {
-    const refused = { name: 'UsageError', message: '--products native: cpu: no library.' };
+    const refused = {
+      name: 'UsageError',
+      message: '--products native: expected one, got none. Install it.',
+    };
     const asked = decide({ products: 'native' }, { find: hasNone });
     await expect(asked).rejects.toMatchObject(refused);
   });
@@ -73,10 +77,10 @@ describe('a run that goes on', () => {
     async () => {
       const root = newFolder();
       const { code, text, config } = await train(root, '--steps 1');
-      expect([code, config.products], text).toEqual([0, 'native']);
+      expect([code, config.products], text).toEqual([0, 'auto']);
       expect(text).toContain(`bits    of this machine: products by ${here!.name}; `);
       const further = await train(root, '--steps 2 --resume auto');
-      expect([further.code, further.config.products], further.text).toEqual([0, 'native']);
+      expect([further.code, further.config.products], further.text).toEqual([0, 'auto']);
 
       const goesOn = { resume: 'auto', out: join(root, 'run') };
       const other = decide(goesOn, { find: has('OpenBLAS 9 Other') });
@@ -84,7 +88,7 @@ describe('a run that goes on', () => {
         `--resume: the steps before have products by ${here!.name}, and this machine has OpenBLAS 9 Other. Install that one, or go on with other bits by --products native.`,
       );
       await expect(decide(goesOn, { find: hasNone })).rejects.toThrow(
-        / has no such library\. Install that one, or go on with other bits by --products wasm\.$/,
+        /, which can't be had here \(cpu: .*got none\. Install it\)\. To go on with other bits use --products wasm\.$/,
       );
       const typed = await train(root, '--steps 3 --resume auto --products wasm');
       expect([typed.code, typed.config.products], typed.text).toEqual([0, 'wasm']);

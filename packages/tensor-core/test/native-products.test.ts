@@ -5,7 +5,7 @@ import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import type { Backend } from '@shardweave/tensor-core';
-import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { createCpuBackend, findNativeProducts } from '@shardweave/tensor-core/cpu';
 import { kernelCases } from '@shardweave/tensor-core/testing';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
@@ -116,6 +116,12 @@ describe.skipIf(libraryProblem !== undefined)(`a library's products${suffix}`, (
         expect(printed).toEqual(['results 256', 'results 256', 'threads 0', 'variables as before']);
         expect(exitCode).toBe(0);
       }
+      // By this variable the library takes other kernels, whose bits nobody has named yet.
+      vi.stubEnv('OPENBLAS_CORETYPE', 'Prescott');
+      const other = await new RunningProgram(path, ['/no/program']).ended;
+      expect(other.complained).toMatch(
+        /: a process that tried it ended without an answer\. Install/,
+      );
     },
   );
 });
@@ -129,7 +135,7 @@ describe('a library that can not be had', () => {
       (error) => error,
     );
     expect(refused).toMatchObject({ code: 'STATE' });
-    expect(refused.message).toMatch(/ Install OpenBLAS .*, or use products: 'wasm'\.$/);
+    expect(refused.message).toMatch(/ Install OpenBLAS .*, or leave products in wasm\.$/);
     expect(refused.message).not.toContain('\n');
     return refused.message.split(' Install ')[0];
   }
@@ -156,6 +162,15 @@ describe('a library that can not be had', () => {
     expect(await refusal(path)).toMatch(/its cblas_sgemm does not multiply\.$/);
     writeLibrary(path, 'cblas_sgemm', 'crashes');
     expect(await refusal(path)).toMatch(/a process that tried it ended by SIG\w+\.$/);
+  });
+
+  it('is refused without `products`, and where it has no name', async () => {
+    const refused = { code: 'OPTION' };
+    const library = 'libopenblas.so.0';
+    await expect(createCpuBackend({ library })).rejects.toMatchObject(refused);
+    const empty = createCpuBackend({ products: 'native', library: '' });
+    await expect(empty).rejects.toMatchObject(refused);
+    await expect(findNativeProducts('')).rejects.toMatchObject(refused);
   });
 
   it('is not tried where the trial would start the program itself again', async () => {

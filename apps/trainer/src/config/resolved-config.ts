@@ -27,11 +27,13 @@ export function resolvedConfig(
   const devices = ready.map(({ device }, rank) =>
     config.device[rank] === 'auto' ? device : config.device[rank]!,
   );
-  const isNative = ready.some(({ numericClass }) => libraryOf(numericClass) !== undefined);
+  const onCpu = ready.filter(({ device }) => device === 'cpu');
+  const isWasm = onCpu.some(({ numericClass }) => libraryOf(numericClass) === undefined);
   const { lora, saveEvery, timeLimit } = config;
   const values: Partial<Record<keyof Flags, unknown>> = {
     ...decidedFlags(config),
-    products: isNative ? 'native' : config.products === 'auto' ? 'wasm' : config.products,
+    // Where auto has found a library, another machine may have another one, or none.
+    products: config.products === 'auto' && isWasm ? 'wasm' : config.products,
     device: new Set(devices).size === 1 ? devices[0] : devices,
     saveEvery: saveEvery && textOf(saveEvery),
     timeLimit: timeLimit && `${timeLimit}s`,

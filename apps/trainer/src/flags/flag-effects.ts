@@ -2,6 +2,7 @@
 // be what it promises.
 
 import { formatOf } from '../data/data-source.js';
+import { kindOf } from '../device-choice.js';
 import { UsageError } from '../errors.js';
 import { numBlocks } from '../model/num-blocks.js';
 import type { RunConfig } from '../run-config.js';
@@ -10,7 +11,10 @@ import { type AppliesTo, FLAG_NAMES, FLAGS, type Flags } from './train-flags.js'
 
 /** The flags that decide whether others have an effect. */
 type Given = Partial<
-  Pick<Flags, 'strategy' | 'precision' | 'offloadDir' | 'gradAccum' | 'data' | 'schedule'> &
+  Pick<
+    Flags,
+    'strategy' | 'precision' | 'offloadDir' | 'gradAccum' | 'data' | 'schedule' | 'device'
+  > &
     Pick<Flags, 'valid' | 'validFraction' | 'out' | 'saveEvery'>
 >;
 
@@ -26,6 +30,10 @@ const isNotGiven = () => undefined;
 const strategyOf = ({ strategy }: Given) => `--strategy ${strategy}`;
 
 const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
+  'cpu device': {
+    needs: 'a cpu device',
+    holds: ({ device = ['auto'] }) => device.some((choice) => kindOf(choice) === 'cpu'),
+  },
   fsdp: { needs: '--strategy fsdp', holds: ({ strategy }) => strategy === 'fsdp' },
   'fsdp in memory': {
     needs: '--strategy fsdp without --offload-dir',

@@ -67,6 +67,7 @@ export const DEFAULT_DECAY = 0.2;
  */
 export type AppliesTo =
   | 'all'
+  | 'cpu device'
   | 'fsdp'
   | 'fsdp in memory'
   | 'offload'
@@ -128,7 +129,7 @@ export const GROUPS = {
       '--threads <N>',
       "of a rank's cpu device (default: cores / ranks, at least 1)",
     ]),
-    products: free('all')(oneOf(PRODUCTS), 'auto', [
+    products: free('cpu device')(oneOf(PRODUCTS), 'auto', [
       '--products <auto|wasm|native>',
       'of a cpu device: native: a library of this machine, faster and with its own bits; wasm: the same bits everywhere; auto: native, but for several hosts and steps that were wasm',
     ]),

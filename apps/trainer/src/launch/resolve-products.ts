@@ -1,11 +1,13 @@
 // Decides, once for all ranks, what computes the matrix products of their cpu devices.
 
 import { readLauncher } from '@shardweave/collectives/launch';
+import { withoutStop } from '@shardweave/dtypes/messages';
 import { findNativeProducts } from '@shardweave/tensor-core/cpu';
 import { kindOf } from '../device-choice.js';
 import { UsageError } from '../errors.js';
 import type { Flags } from '../flags/train-flags.js';
 import { libraryOf } from '../numeric-class.js';
+import { explainProducts } from '../rank/device-host.js';
 import type { RunConfig } from '../run-config.js';
 import { lookForSaves } from '../saves/resume-run.js';
 
@@ -60,10 +62,18 @@ async function productsBefore({ resume, out }: Asked): Promise<string | undefine
 }
 
 async function sameLibrary(before: string, find: Find): Promise<Products> {
-  const here = await libraryHere(find);
-  if (here !== before) {
+  const here = await find().then(
+    ({ name }) => ({ name }),
+    ({ message }: Error) => ({ message }),
+  );
+  if (!('name' in here)) {
     throw new UsageError(
-      `--resume: the steps before have products by ${before}, and this machine has ${here ?? 'no such library'}. Install that one, or go on with other bits by --products ${here === undefined ? 'wasm' : 'native'}.`,
+      `--resume: the steps before have products by ${before}, which can't be had here (${withoutStop(here.message)}). To go on with other bits use --products wasm.`,
+    );
+  }
+  if (here.name !== before) {
+    throw new UsageError(
+      `--resume: the steps before have products by ${before}, and this machine has ${here.name}. Install that one, or go on with other bits by --products native.`,
     );
   }
   return 'native';
@@ -86,6 +96,6 @@ async function requireLibrary(find: Find): Promise<void> {
   try {
     await find();
   } catch (cause) {
-    throw new UsageError(`--products native: ${(cause as Error).message}`, { cause });
+    throw explainProducts(cause);
   }
 }

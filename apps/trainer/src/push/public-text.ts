@@ -17,9 +17,6 @@ const NAMED = ['model', 'data', 'valid', 'adapter'];
 /** Those of them that may be names on the Hub. */
 const HUB_KEYS = ['model', 'adapter'];
 
-/** What only this machine may have: a library of its own for products. */
-const OF_A_MACHINE = ['products'];
-
 /** A config.yaml for others. */
 export interface PublicConfig {
   readonly text: string;
@@ -44,9 +41,6 @@ export function publicConfig(config: Readonly<Record<string, unknown>>): PublicC
       isDataName(given) ||
       (key === 'model' && isPresetName(given)) ||
       (HUB_KEYS.includes(key) && parseHubName(given));
-    if (OF_A_MACHINE.includes(key)) {
-      continue;
-    }
     if (kind === undefined || (isPath && !NAMED.includes(key))) {
       left.push(key);
     } else if (isPath && !isName) {

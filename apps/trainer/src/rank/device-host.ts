@@ -1,7 +1,7 @@
 // Opens the devices of the ranks in this process. Ranks on one GPU share one device, because
 // drivers allow only so many; on the cpu each rank has threads and memory of its own.
 
-import { type Backend, MAX_THREADS } from '@shardweave/tensor-core';
+import { type Backend, MAX_THREADS, StateError } from '@shardweave/tensor-core';
 import type { MatmulChoiceTable, WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import type { NodeAdapter } from '@shardweave/tensor-core/webgpu-node';
 import { defaultCacheDirectory } from '../data/token-cache.js';
@@ -35,7 +35,10 @@ export class DeviceHost implements AsyncDisposable {
   ): Promise<Backend> {
     if (kindOf(choice) === 'cpu') {
       const { createCpuBackend } = await import('@shardweave/tensor-core/cpu');
-      const backend = await createCpuBackend({ threads: Math.min(threads, MAX_THREADS), products });
+      const options = { threads: Math.min(threads, MAX_THREADS), products };
+      const backend = await createCpuBackend(options).catch((cause: unknown) => {
+        throw explainProducts(cause);
+      });
       this.#opened.push(backend);
       return backend;
     }
@@ -88,6 +91,18 @@ export class DeviceHost implements AsyncDisposable {
     const settled = await Promise.allSettled(this.#gpus.values());
     return settled.flatMap((gpu) => (gpu.status === 'fulfilled' ? [gpu.value] : []));
   }
+}
+
+/** Turns a library that can't be had into what the user asked for. */
+export function explainProducts(cause: unknown): unknown {
+  return cause instanceof StateError && cause.message.startsWith('cpu: native products')
+    ? new UsageError(
+        `--products native: ${cause.message.replace(/^cpu: native products:? /, '')}`,
+        {
+          cause,
+        },
+      )
+    : cause;
 }
 
 async function listAdapters(): Promise<readonly NodeAdapter[]> {

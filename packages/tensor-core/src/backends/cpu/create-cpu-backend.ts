@@ -1,9 +1,9 @@
 // Puts a CPU device together from its memory, its queue and the engine that runs the queue.
 
 import type { Backend } from '../../backend.js';
-import { checkOptions } from '../../check-options.js';
-import { LimitError, OutOfMemoryError, StateError } from '../../errors.js';
-import { oneOf, whole } from '../../options.js';
+import { checkOptions, checkValue } from '../../check-options.js';
+import { LimitError, OptionError, OutOfMemoryError, StateError } from '../../errors.js';
+import { type OptionRule, oneOf, whole } from '../../options.js';
 import { CommandQueue } from './command-queue.js';
 import { CommandRing } from './command-ring.js';
 import { CommandWriter } from './command-writer.js';
@@ -57,6 +57,11 @@ export interface CpuBackendOptions {
   readonly library?: string;
 }
 
+const NAME_OR_PATH: OptionRule = {
+  expected: 'a name or path',
+  holds: (value) => typeof value === 'string' && value !== '',
+};
+
 /**
  * The most threads by default. With more, memory bandwidth is the limit, and each takes scratch.
  */
@@ -85,8 +90,13 @@ export async function openCpuBackend(
     memoryBytes: whole(1),
     fusedProducts: { expected: 'true or false', holds: (value) => typeof value === 'boolean' },
     products: oneOf('wasm', 'native', 'auto'),
-    library: { expected: 'a name or path', holds: (value) => typeof value === 'string' },
+    library: NAME_OR_PATH,
   });
+  if (options.library !== undefined && (options.products ?? 'wasm') === 'wasm') {
+    throw new OptionError(
+      `createCpuBackend: expected products: 'native' with a library, got '${options.products ?? 'wasm'}'.`,
+    );
+  }
   const threads = chooseThreads(options.threads);
   const isThreaded = threads > 0;
   const { heapBase, stagingBytes, memoryBytes: maxBytes } = cpuLayout({ ...options, threads });
@@ -150,12 +160,17 @@ async function openProducts({
  * @throws {StateError} where there is none, or it does not work
  */
 export async function findNativeProducts(library?: string): Promise<{ readonly name: string }> {
+  if (library !== undefined) {
+    checkValue('findNativeProducts', 'library', library, NAME_OR_PATH);
+  }
   return findLibrary(library);
 }
 
 async function findLibrary(name: string | undefined): Promise<NativeProducts> {
   if (globalThis.process?.getBuiltinModule === undefined) {
-    throw new StateError("cpu: native products: expected Node, got a page. Use products: 'wasm'.");
+    throw new StateError(
+      'cpu: native products: expected Node, got a page. Leave products in wasm.',
+    );
   }
   const native = await import('./native/native-products.js');
   return native.findLibrary(name);

@@ -20,8 +20,7 @@ export interface NativeProducts {
   load(): void;
 }
 
-const INSTALL =
-  "Install OpenBLAS (Debian: libopenblas0-pthread), name a library by the option `library`, or use products: 'wasm'.";
+const INSTALL = 'Install OpenBLAS (Debian: libopenblas0-pthread), or leave products in wasm.';
 
 /**
  * Finds the library by its name, or one that is known, and tries it.
@@ -71,6 +70,11 @@ function load({ library, koffi }: NativeLibrary): void {
     const ffi: typeof Koffi = createRequire(koffi)(koffi);
     setThreads(ffi.load(library));
     loaded.add(library);
+  } catch (cause) {
+    throw new StateError(
+      `cpu: native products: ${library} was tried and can't be loaded by ${koffi} any more (${(cause as Error).message}). Install koffi again, or leave products in wasm.`,
+      { cause },
+    );
   } finally {
     for (const variable of Object.keys(ONE_THREAD)) {
       if (before[variable] === undefined) {

@@ -1,6 +1,7 @@
 // Tries a library in a process of its own: one that crashes takes nobody along. One that works is
 // kept in mind by its path, size and time of change, so that it is tried once.
 
+import { fnv1a } from '@shardweave/dtypes';
 import type { NativeLibrary } from './gemm.js';
 
 const { execFile } = process.getBuiltinModule('node:child_process');
@@ -11,7 +12,7 @@ const { join } = process.getBuiltinModule('node:path');
 const { promisify } = process.getBuiltinModule('node:util');
 
 /** The longest that a library may take to multiply two small matrices. */
-const TRIAL_MS = 30_000;
+const TRIAL_MS = 10_000;
 
 /** What a trial found: the library's own name, version and core, or why it can't be used. */
 export type Verdict = { readonly name: string } | { readonly fault: string };
@@ -27,7 +28,7 @@ const tried = new Map<string, Promise<Verdict>>();
 
 /** Returns what was found when the library was first tried. */
 export function tryLibrary(native: NativeLibrary): Promise<Verdict> {
-  const key = keyOf(native.library);
+  const key = keyOf(native);
   let verdict = tried.get(key);
   if (verdict === undefined) {
     const kept = readKept()[key];
@@ -37,14 +38,35 @@ export function tryLibrary(native: NativeLibrary): Promise<Verdict> {
   return verdict;
 }
 
-/** A file that has changed is another library, and so is one of another version of the system. */
-function keyOf(library: string): string {
-  const stats = statSync(library, { throwIfNoEntry: false });
-  const file = stats === undefined ? [] : [stats.size, stats.mtimeMs];
-  return JSON.stringify([library, ...file, release(), processor()]);
+/**
+ * A file that has changed is another library, and so is one of another version of the system. On
+ * another processor, or where a variable such as OPENBLAS_CORETYPE says so, a library has other
+ * kernels.
+ */
+function keyOf({ library, koffi }: NativeLibrary): string {
+  const files = [library, koffi].map((path) => {
+    const stats = statSync(path, { throwIfNoEntry: false });
+    return [path, stats?.size, stats?.mtimeMs];
+  });
+  const variables = Object.entries(process.env).filter(
+    ([name]) => /^(OPENBLAS|GOTO|OMP|MKL|BLIS|VECLIB)_/.test(name) && !(name in ONE_THREAD),
+  );
+  return JSON.stringify([...files, release(), processor(), features(), variables.sort()]);
 }
 
 const processor = () => cpus()[0]?.model.trim() ?? 'unknown processor';
+
+/** A hash of what Linux tells of the processor: virtual machines of two chips have one name. */
+function features(): number {
+  try {
+    const first = readFileSync('/proc/cpuinfo', 'utf8').split('\n\n')[0]!;
+    return fnv1a(
+      first.replaceAll(/^(cpu MHz|bogomips|apicid|initial apicid|core id|processor)\b.*$/gim, ''),
+    );
+  } catch {
+    return 0;
+  }
+}
 
 async function tryAndKeep(native: NativeLibrary, key: string): Promise<Verdict> {
   const verdict = await runTrial(native);
@@ -73,10 +95,9 @@ async function runTrial(native: NativeLibrary): Promise<Verdict> {
     return fault === undefined ? { name: nameOf(native.library, says) } : { fault };
   } catch (error) {
     const { signal, killed } = error as { signal?: string; killed?: boolean };
-    const end = killed === true ? `did not end in ${TRIAL_MS / 1000} s` : `ended by ${signal}`;
-    return {
-      fault: signal ? `a process that tried it ${end}` : 'a process to try it in did not work',
-    };
+    const end = signal ? `ended by ${signal}` : 'ended without an answer';
+    const late = `did not end in ${TRIAL_MS / 1000} s`;
+    return { fault: `a process that tried it ${killed === true ? late : end}` };
   }
 }
 
@@ -165,7 +186,7 @@ function readKept(): Readonly<Record<string, string>> {
     const file = keptFile();
     // Everybody may write to that folder, so the file counts only if it is this user's.
     const isOwn = process.getuid === undefined || statSync(file).uid === process.getuid();
-    return isOwn ? JSON.parse(readFileSync(file, 'utf8')) : {};
+    return (isOwn && JSON.parse(readFileSync(file, 'utf8'))) || {};
   } catch {
     return {};
   }
