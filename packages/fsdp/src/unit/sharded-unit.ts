@@ -147,7 +147,9 @@ export class ShardedUnit {
     const { storage, device } = this.flat;
     const isLent = stored === undefined && this.#isLent;
     const loan = isLent ? device.pool.blocks.lend(storage) : undefined;
-    const shard = stored ?? loan?.bytes ?? this.publish();
+    // A device whose memory moves as it grows, and one that is dry, lend none.
+    const own = () => (isLent ? storage.read(0, storage.byteLength) : this.publish());
+    const shard = stored ?? loan?.bytes ?? own();
     const { loadDType: dtype } = this.full;
     const whole = this.full.takeBuffer();
     const { name } = this;
@@ -179,7 +181,8 @@ export class ShardedUnit {
   /** Whether gathers read the shard where it rests. */
   get #isLent(): boolean {
     const { device, dtype } = this.flat;
-    return device.backend.hostBytes !== undefined && dtype === this.full.loadDType;
+    const { kind, isHostMemory } = device.backend.info;
+    return kind === 'cpu' && isHostMemory && dtype === this.full.loadDType;
   }
 
   // ---- full precision --------------------------------------------------------------------------
