@@ -33,9 +33,12 @@ export function createDryBackend(model: DryModel, options: DryBackendOptions = {
   let dispatches = 0;
   let nowhere = new Uint8Array();
   const sizes = new Map<BackendBuffer, number>();
-  const { maxBufferBytes } = model.info.limits;
+  const { kind, limits } = model.info;
+  const { maxBufferBytes } = limits;
   return {
     info: model.info,
+    // By this a caller knows that a cpu device's bytes are read where they lie. It has none itself.
+    ...(kind === 'cpu' && { settle: () => undefined }),
     alloc(byteLength, label) {
       requireBufferSize(byteLength, { limitBytes: maxBufferBytes, label });
       const buffer = { id: nextId++, byteLength };

@@ -147,7 +147,7 @@ export class ShardedUnit {
     const { storage, device } = this.flat;
     const isLent = stored === undefined && this.#isLent;
     const loan = isLent ? device.pool.blocks.lend(storage) : undefined;
-    // A device whose memory moves as it grows, and one that is dry, lend none.
+    // A dry device lends none.
     const own = () => (isLent ? storage.read(0, storage.byteLength) : this.publish());
     const shard = stored ?? loan?.bytes ?? own();
     const { loadDType: dtype } = this.full;
@@ -181,8 +181,7 @@ export class ShardedUnit {
   /** Whether gathers read the shard where it rests. */
   get #isLent(): boolean {
     const { device, dtype } = this.flat;
-    const { kind, isHostMemory } = device.backend.info;
-    return kind === 'cpu' && isHostMemory && dtype === this.full.loadDType;
+    return device.backend.settle !== undefined && dtype === this.full.loadDType;
   }
 
   // ---- full precision --------------------------------------------------------------------------

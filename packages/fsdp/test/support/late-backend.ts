@@ -95,7 +95,7 @@ export function lateBackend(inner: Backend, options: LateBackendOptions): Backen
 export function withoutHostMemory(inner: Backend): Backend {
   return new Proxy(inner, {
     get: (target, name) =>
-      name === 'hostBytes' ? undefined : bound(target, name as keyof Backend),
+      name === 'hostBytes' || name === 'settle' ? undefined : bound(target, name as keyof Backend),
   });
 }
 
