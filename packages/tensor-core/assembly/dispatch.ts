@@ -3,6 +3,7 @@
 import { attention } from './attention';
 import { attentionBackward, attentionDelta, attentionQueryGradient } from './attention-backward';
 import { attentionMaskGradient } from './attention-mask';
+import { decodeBlocks } from './blocks';
 import { cast, fill } from './cast';
 import { where } from './compare';
 import { copyBytes, copyStrided } from './copy';
@@ -30,6 +31,7 @@ import {
   OP_CROSS_ENTROPY,
   OP_CROSS_ENTROPY_BACKWARD,
   OP_CUM_SUM,
+  OP_DECODE_BLOCKS,
   OP_DROPOUT,
   OP_EMBEDDING,
   OP_EMBEDDING_BACKWARD,
@@ -124,6 +126,7 @@ export function runChunk(slot: usize, chunk: u32): void {
     case OP_TOP_K: topK(slot, chunk, chunks); break;
     case OP_CUM_SUM: cumSum(slot, chunk, chunks); break;
     case OP_RANDOM: random(slot, chunk, chunks); break;
+    case OP_DECODE_BLOCKS: decodeBlocks(slot, chunk, chunks); break;
     case OP_EMBEDDING: embedding(slot, chunk, chunks); break;
     case OP_EMBEDDING_BACKWARD: embeddingBackward(slot, chunk, chunks); break;
     case OP_CROSS_ENTROPY: crossEntropy(slot, chunk, chunks); break;

@@ -105,6 +105,7 @@ export const OP_GATHER_BACKWARD = 47;
 export const OP_TOP_K = 48;
 export const OP_CUM_SUM = 49;
 export const OP_RANDOM = 50;
+export const OP_DECODE_BLOCKS = 51;
 export const OP_ATTENTION = 60;
 export const OP_ATTENTION_BACKWARD = 61;
 export const OP_ATTENTION_DELTA = 62;
@@ -149,6 +150,15 @@ export const BINARY_GE = 12;
 
 export const RANDOM_UNIFORM = 0;
 export const RANDOM_NORMAL = 1;
+
+export const BLOCKS_Q8_0 = 0;
+export const BLOCKS_Q4_0 = 1;
+export const BLOCKS_Q4_1 = 2;
+export const BLOCKS_Q5_0 = 3;
+export const BLOCKS_Q5_1 = 4;
+export const BLOCKS_Q4_K = 5;
+export const BLOCKS_Q5_K = 6;
+export const BLOCKS_Q6_K = 7;
 
 export const REDUCE_SUM = 0;
 export const REDUCE_MEAN = 1;

@@ -38,6 +38,7 @@ const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
   softmaxBackward: ['out'],
   rowNorm: ['out', 'sum', 'mean', 'rstd'],
   rowNormBackward: ['dx', 'dWeight', 'dBias'],
+  decodeBlocks: ['out'],
   embedding: ['out'],
   embeddingBackward: ['dTable'],
   crossEntropy: ['loss', 'lse'],

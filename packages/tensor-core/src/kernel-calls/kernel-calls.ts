@@ -1,6 +1,7 @@
 // The calls of all kernels, which are the seam between ops and backends.
 
 import type { AttentionCalls } from './attention.js';
+import type { BlocksCalls } from './blocks.js';
 import type { CastCalls } from './cast.js';
 import type { CompareCalls } from './compare.js';
 import type { CopyCalls } from './copy.js';
@@ -28,6 +29,7 @@ import type { TopKCalls } from './top-k.js';
  */
 export interface KernelCalls
   extends AttentionCalls,
+    BlocksCalls,
     CastCalls,
     CompareCalls,
     CopyCalls,

@@ -2,6 +2,7 @@
 // queue.
 
 import { attentionCases, hiddenKeyCases } from './cases/attention.js';
+import { blocksCases } from './cases/blocks.js';
 import { castCases } from './cases/cast.js';
 import { compareCases } from './cases/compare.js';
 import { copyCases } from './cases/copy.js';
@@ -51,6 +52,7 @@ export function kernelCases(): ConformanceCase[] {
     ...rowNormCases(),
     ...rotaryCases(),
     ...embeddingCases(),
+    ...blocksCases(),
     ...crossEntropyCases(),
     ...dropoutCases(),
     ...randomCases(),

@@ -1,6 +1,7 @@
 // All functions that encode kernel calls as commands, by the names of the calls.
 
 export * from './encode-attention.js';
+export * from './encode-blocks.js';
 export * from './encode-cast.js';
 export * from './encode-compare.js';
 export * from './encode-copy.js';

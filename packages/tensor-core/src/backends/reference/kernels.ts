@@ -1,6 +1,7 @@
 // All kernels of the reference device, by the names of their calls.
 
 export * from './attention.js';
+export * from './blocks.js';
 export * from './cast.js';
 export * from './compare.js';
 export * from './copy.js';

@@ -2,6 +2,7 @@
 // on a real device gets an error on the reference device.
 
 import { byteSize } from '@shardweave/dtypes';
+import { blocksByteLength } from '@shardweave/dtypes/blocks';
 import { ShapeError, StateError } from '../../errors.js';
 import type { AttentionOperands, HeadStrides } from '../../kernel-calls/attention.js';
 import {
@@ -38,6 +39,7 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   softmaxBackward: { out: ['dy'] },
   rowNorm: { out: [], sum: [], mean: [], rstd: [] },
   rowNormBackward: { dx: [], dWeight: [], dBias: [] },
+  decodeBlocks: { out: [] },
   embedding: { out: [] },
   embeddingBackward: { dTable: [] },
   crossEntropy: { loss: [], lse: [] },
@@ -125,6 +127,11 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
     const gradients = { dy: whole, dSum: whole, dx: whole, dWeight: cols, dBias: cols };
     return { x: whole, weight: cols, mean: rows, rstd: rows, ...gradients };
   },
+  decodeBlocks: ({ type, rows, width, count, columns }) => ({
+    words: Math.ceil(blocksByteLength(type, rows * width) / 4),
+    ids: count,
+    out: count * columns,
+  }),
   embedding: ({ rows, cols, count }) => ({ table: rows * cols, ids: count, out: count * cols }),
   embeddingBackward: ({ rows, cols, count }) => {
     return { ids: count, dy: count * cols, dTable: rows * cols };

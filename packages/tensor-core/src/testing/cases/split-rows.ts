@@ -1,8 +1,10 @@
 // Cases of kernels over rows, and over tables, on operands larger than a view.
 
 import type { DType } from '@shardweave/dtypes';
+import { blocksByteLength } from '@shardweave/dtypes/blocks';
 import type { CallRecorder } from '../kit/call-recorder.js';
 import { FLOATS } from '../kit/sizes.js';
+import { blocksOf } from './blocks.js';
 import { runNorm, runNormBackward } from './row-norm.js';
 import { numBeyond, type Split, WIDTHS } from './split-extent.js';
 
@@ -10,6 +12,7 @@ export function rowSplits(): Split[] {
   return [
     { title: 'embedding', tolerance: 'sum', body: embedding },
     { title: 'embedding of many tokens', tolerance: 'sum', body: embeddingOfMany },
+    { title: 'decodeBlocks', tolerance: 'exact', body: blocks },
     { title: 'softmax', tolerance: 'sum', body: softmax },
     { title: 'layerNorm', tolerance: 'sum', body: (calls, limit) => norm(calls, limit, true) },
     { title: 'rmsNorm', tolerance: 'sum', body: (calls, limit) => norm(calls, limit, false) },
@@ -52,6 +55,20 @@ function embeddingOfMany(calls: CallRecorder, limitBytes: number): void {
     const dTable = calls.output(rows * cols, dtype, { offset: 2 });
     calls.run('embeddingBackward', { ...extent, ids, dy, dTable });
   }
+}
+
+/** Takes rows, in order and by ids, of a matrix larger than a view, whose odd rows begin in a word. */
+function blocks(calls: CallRecorder, limitBytes: number): void {
+  const [type, width] = ['q8_0', 32] as const;
+  const rows = Math.ceil((limitBytes * 2.5) / blocksByteLength(type, width));
+  const words = blocksOf(calls, type, rows);
+  const matrix = { words, type, rows, width, firstColumn: 0, columns: width };
+  const out = calls.output((rows - 3) * width, 'bf16');
+  calls.run('decodeBlocks', { ...matrix, ids: undefined, firstRow: 3, count: rows - 3, out });
+  const list = [rows - 1, 0, rows, rows >> 1, 1, 2 ** 32 - 1];
+  const ids = calls.values(list, 'u32');
+  const taken = calls.output(list.length * width, 'f32');
+  calls.run('decodeBlocks', { ...matrix, ids, firstRow: 0, count: list.length, out: taken });
 }
 
 /** Returns shapes larger than a view, with rows of an even and of an odd length. */

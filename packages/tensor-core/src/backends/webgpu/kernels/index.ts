@@ -10,6 +10,7 @@ export * from './elementwise/elementwise.js';
 export * from './elementwise/random.js';
 export * from './matmul/matmul.js';
 export * from './optimizer/optimizer.js';
+export * from './rows/blocks.js';
 export * from './rows/cross-entropy.js';
 export * from './rows/cum-sum.js';
 export * from './rows/embedding.js';
