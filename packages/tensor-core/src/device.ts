@@ -3,6 +3,7 @@
 // process and a backend.
 
 import { byteSize, type DType, isFloat } from '@shardweave/dtypes';
+import type { BlockType } from '@shardweave/dtypes/blocks';
 import { Autograd } from './autograd/autograd.js';
 import type { GradientHook, NodeOptions } from './autograd/node.js';
 import type { Backend } from './backend.js';
@@ -16,6 +17,7 @@ import type { Pool } from './memory/pool.js';
 import { ScopeStack, tensorsIn } from './memory/scope.js';
 import { Storage } from './memory/storage.js';
 import { numericClassOf } from './numeric-class.js';
+import { tensorOfBlocks } from './ops/blocks.js';
 import { commonDType } from './ops/checks.js';
 import { checkShape, checkTarget, dtypeOf, type TensorData, toBytes } from './ops/tensor-data.js';
 import { having, SEED, shown } from './options.js';
@@ -181,10 +183,19 @@ export class Device {
   /**
    * Makes a tensor from host values in row-major order.
    * @param shape the shape, which by default is [data.length]
+   * @param options.blocks the type of ggml's blocks that the bytes are, rows of whole blocks; ops
+   * then decode them to `dtype`, a float. By default they are numbers.
    * @throws {ShapeError} when the number of values is not the shape's.
    */
-  tensor(data: TensorData, shape?: Shape, options: TensorOptions = {}): Tensor {
-    checkNames('tensor', options, TENSOR_OPTIONS);
+  tensor(
+    data: TensorData,
+    shape?: Shape,
+    options: TensorOptions & { readonly blocks?: BlockType } = {},
+  ): Tensor {
+    checkNames('tensor', options, [...TENSOR_OPTIONS, 'blocks']);
+    if (options.blocks !== undefined) {
+      return tensorOfBlocks(this, data, { ...options, shape, type: options.blocks });
+    }
     const dtype = options.dtype ?? dtypeOf(data);
     const count = data instanceof Uint8Array ? data.byteLength / byteSize(dtype) : data.length;
     const resolved = shape ?? [count];

@@ -51,6 +51,7 @@ export {
   scaledDotProductAttention,
 } from './ops/attention.js';
 export { type AttentionRows, type Heads, headsOf } from './ops/attention-heads.js';
+export { dequantize } from './ops/blocks.js';
 export { cast } from './ops/cast.js';
 export { eq, ge, gt, le, lt, ne, where } from './ops/compare.js';
 export { type CrossEntropyOptions, crossEntropy } from './ops/cross-entropy.js';
@@ -135,6 +136,13 @@ export { logSoftmax, softmax } from './ops/softmax.js';
 export type { TensorData } from './ops/tensor-data.js';
 export { argMax, type TopK, topK } from './ops/top-k.js';
 export { Random, type RandomKey, type RandomState } from './random.js';
-export { elementCountOf, isTensor, type Shape, type ShardPiece, Tensor } from './tensor.js';
+export {
+  type Blocks,
+  elementCountOf,
+  isTensor,
+  type Shape,
+  type ShardPiece,
+  Tensor,
+} from './tensor.js';
 export { chromeTrace, Trace, type TraceEvent, type TraceTrack } from './trace.js';
 export type * from './view.js';

@@ -1,7 +1,8 @@
 // A tensor: a shape over a run of a storage, and its place in the autograd graph. It is always
 // dense and row-major, so a transpose copies; matmul alone reads its operands in either order.
 
-import { byteSize, type DType, toF32Array } from '@shardweave/dtypes';
+import { byteSize, type DType, fromF32Array, toF32Array } from '@shardweave/dtypes';
+import { type BlockType, blocksByteLength, decodeBlocks } from '@shardweave/dtypes/blocks';
 import type { NodeOutput } from './autograd/node.js';
 import type { GradSink } from './autograd/pass.js';
 import type { Device } from './device.js';
@@ -38,6 +39,13 @@ export interface ShardPiece {
   readonly isPacked?: boolean;
 }
 
+/** How the numbers of a frozen matrix rest: in ggml's blocks, row by row, as u32 words. */
+export interface Blocks {
+  readonly type: BlockType;
+  /** The dtype of the numbers that ops decode. */
+  readonly dtype: 'f32' | 'f16' | 'bf16';
+}
+
 /** Returns the number of elements of a shape, which is 1 for []. */
 export function elementCountOf(shape: Shape): number {
   let count = 1;
@@ -45,6 +53,15 @@ export function elementCountOf(shape: Shape): number {
     count *= dim;
   }
   return count;
+}
+
+/** The elements of a storage that a tensor takes: its own, or the words of its blocks. */
+function extentOf(shape: Shape, blocks: Blocks | undefined): number {
+  if (blocks === undefined) {
+    return elementCountOf(shape);
+  }
+  const [rows, width = 0] = [elementCountOf(shape.slice(0, -1)), shape.at(-1)];
+  return Math.ceil((rows * blocksByteLength(blocks.type, width)) / 4);
 }
 
 const BRAND = Symbol.for('@shardweave/tensor-core/Tensor');
@@ -89,6 +106,7 @@ export class Tensor {
   #grad: Tensor | undefined;
   #storage: Storage;
   #offset: number;
+  #blocks: Blocks | undefined;
 
   constructor(storage: Storage, shape: Shape, offset = 0, requiresGrad = false) {
     this.shape = shape;
@@ -117,15 +135,25 @@ export class Tensor {
     return this.#storage.device;
   }
 
+  /** The dtype of its numbers, also where those rest in blocks. */
   get dtype(): DType {
-    return this.#storage.dtype;
+    return this.#blocks?.dtype ?? this.#storage.dtype;
+  }
+
+  /**
+   * How its numbers rest where they rest in blocks. `linear`, `embedding` and `linearCrossEntropy`
+   * read such a matrix a panel at a time, and `dequantize` makes a tensor of all its numbers; other
+   * ops refuse it.
+   */
+  get blocks(): Blocks | undefined {
+    return this.#blocks;
   }
 
   get storage(): Storage {
     return this.#storage;
   }
 
-  /** The index of the first element in the storage. */
+  /** The index of the first element in the storage, or of the first word of blocks. */
   get offset(): number {
     return this.#offset;
   }
@@ -137,30 +165,54 @@ export class Tensor {
   /**
    * Points a leaf at other bytes. Sharding does so to move parameters into a flat storage, and
    * summonFullParams to show them in full precision. Neither storage changes its owner.
+   * @param blocks how the numbers rest there. Default: as before
    * @throws {StateError} for a tensor made by an op.
    * @throws {ShapeError} where the storage is too short.
+   * @throws {RangeError} for rows that are not whole blocks.
    */
-  rebind(storage: Storage, offset: number): void {
+  rebind(storage: Storage, offset: number, blocks = this.#blocks): void {
     if (this.origin !== undefined) {
       throw new StateError('tensor.rebind: expected a leaf, got the result of an op.');
     }
-    if (offset < 0 || offset + this.size > storage.elementCount) {
+    const extent = extentOf(this.shape, blocks);
+    if (offset < 0 || offset + extent > storage.elementCount) {
       throw new ShapeError(
         `tensor.rebind: expected room for shape [${this.shape.join(', ')}] at element ${offset}, got a storage of ${storage.elementCount} elements.`,
       );
     }
     this.#storage = storage;
     this.#offset = offset;
+    this.#blocks = blocks;
   }
 
-  /** Returns the elements as kernels take them: a buffer, an offset, a size and a dtype. */
+  /**
+   * Returns the elements as kernels take them: a buffer, an offset, a size and a dtype.
+   * @throws {StateError} for numbers in blocks.
+   */
   view(): View {
+    this.requireNumbers();
     return this.#storage.view(this.#offset, this.size);
+  }
+
+  /** @throws {StateError} for numbers in blocks. Ops that look at no view call it. */
+  requireNumbers(): void {
+    if (this.#blocks !== undefined) {
+      throw new StateError(
+        `${this.name === '' ? 'tensor' : this.name}: expected numbers, got [${this.shape.join(', ')}] in ${this.#blocks.type} blocks. linear, embedding and linearCrossEntropy read blocks, as a weight or a table; give other ops dequantize(x).`,
+      );
+    }
+  }
+
+  /** The words of its blocks, as a u32 tensor that shares the storage. */
+  words(): Tensor {
+    const extent = extentOf(this.shape, this.#blocks);
+    return new Tensor(this.#storage, [extent], this.#offset);
   }
 
   /** Returns a tensor of the same elements outside the graph, which shares the storage. */
   detach(): Tensor {
     const tensor = new Tensor(this.#storage, this.shape, this.#offset);
+    tensor.#blocks = this.#blocks;
     this.device.scopes.track(tensor);
     return tensor;
   }
@@ -217,6 +269,11 @@ export class Tensor {
 
   /** Reads the raw elements back, little endian, exactly size * bytes-per-element long. */
   async toBytes(): Promise<Uint8Array> {
+    if (this.#blocks !== undefined) {
+      const numbers = new Float32Array(this.size);
+      decodeBlocks(this.#blocks.type, await this.words().toBytes(), numbers);
+      return fromF32Array(numbers, this.#blocks.dtype);
+    }
     const start = this.#offset * byteSize(this.dtype);
     const length = this.size * byteSize(this.dtype);
     if (length === 0) {

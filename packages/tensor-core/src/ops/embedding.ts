@@ -2,6 +2,7 @@
 
 import { ShapeError } from '../errors.js';
 import type { Tensor } from '../tensor.js';
+import { runDecode } from './blocks.js';
 import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
 import { gradientPlace } from './gradient-place.js';
 
@@ -25,7 +26,11 @@ export function embedding(table: Tensor, ids: Tensor): Tensor {
   const { device } = table;
   const count = ids.size;
   const out = device.empty([...ids.shape, cols], { dtype: table.dtype });
-  if (out.size > 0) {
+  const { blocks } = table;
+  if (out.size > 0 && blocks !== undefined) {
+    const places = { ids: ids.view(), firstRow: 0, count, firstColumn: 0, columns: cols };
+    runDecode(table, out.view(), places);
+  } else if (out.size > 0) {
     device.run('embedding', {
       table: table.view(),
       ids: ids.view(),

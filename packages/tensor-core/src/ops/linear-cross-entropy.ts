@@ -12,6 +12,7 @@ import type { Epilogue } from '../kernel-calls/matmul.js';
 import { type OptionRule, oneOf, whole } from '../options.js';
 import { isTensor, type Tensor } from '../tensor.js';
 import type { View } from '../view.js';
+import { eachPanel } from './blocks.js';
 import { cast } from './cast.js';
 import {
   isSameShape,
@@ -28,7 +29,10 @@ import { gradientPlace } from './gradient-place.js';
  * logits may exist at once.
  */
 export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
-  /** The head's weight, [classes, dim]: the layout of an embedding's table. */
+  /**
+   * The head's weight, [classes, dim]: the layout of an embedding's table. One in blocks is decoded
+   * a panel of classes at a time.
+   */
   readonly weight: Tensor;
   /**
    * The largest number of bytes that logits (f32) take at once. It is exceeded only where it does
@@ -254,7 +258,7 @@ interface LossesOfHead {
 }
 
 function fillLosses(head: Head, { losses, lse, kept, dx }: LossesOfHead): void {
-  const { x, weight, targets, rows, classes, dim, chunkBytes } = head;
+  const { x, targets, rows, classes, dim, chunkBytes } = head;
   const { device } = x;
   const fit = Math.floor(chunkBytes / (F32_BYTES * classes));
   const whole = fit < LARGE_TILE ? fit : fit - (fit % LARGE_TILE);
@@ -264,15 +268,7 @@ function fillLosses(head: Head, { losses, lse, kept, dx }: LossesOfHead): void {
   for (let first = 0; first < rows; first += most) {
     const count = Math.min(most, rows - first);
     const logits = part(chunk, 0, count * classes);
-    product(head, {
-      a: part(x, first * dim, count * dim),
-      b: weight.view(),
-      out: logits,
-      m: count,
-      n: classes,
-      k: dim,
-      transposeB: true,
-    });
+    fillLogits(head, { x: part(x, first * dim, count * dim), logits: chunk, count });
     device.run('crossEntropy', {
       logits,
       targets: part(targets, first, count),
@@ -293,14 +289,57 @@ function fillLosses(head: Head, { losses, lse, kept, dx }: LossesOfHead): void {
       rows: count,
       cols: classes,
     });
-    product(head, {
-      a: logits,
-      b: weight.view(),
-      out: part(dx, first * dim, count * dim),
-      m: count,
-      n: dim,
-      k: classes,
-      aRow: classes,
+    fillSlopes(head, { logits: chunk, dx: part(dx, first * dim, count * dim), count });
+  }
+}
+
+/** The logits of some rows, [count, classes], by panels of classes where the weight is in blocks. */
+function fillLogits(
+  head: Head,
+  { x, logits, count }: { readonly x: View; readonly logits: Tensor; readonly count: number },
+): void {
+  const { weight, classes, dim } = head;
+  const fill = (b: View, first: number, n: number) => {
+    const out = part(logits, first, (count - 1) * classes + n);
+    product(head, { a: x, b, out, m: count, n, k: dim, transposeB: true, outRow: classes });
+  };
+  if (weight.blocks === undefined) {
+    fill(weight.view(), 0, classes);
+  } else {
+    eachPanel(weight, { by: 'rows' }, ({ numbers, first, count: n }) => fill(numbers, first, n));
+  }
+}
+
+/**
+ * The product of the gradient of logits, [count, classes], with the weight. The cpu device adds its
+ * terms in runs of classes, so sums over panels of them have the bits of one product. Elsewhere
+ * panels of dx's columns, which are larger, keep each sum in one kernel.
+ */
+function fillSlopes(
+  head: Head,
+  { logits, dx, count }: { readonly logits: Tensor; readonly dx: View; readonly count: number },
+): void {
+  const { weight, classes, dim } = head;
+  const a = part(logits, 0, count * classes);
+  const call = { m: count, aRow: classes };
+  if (weight.blocks === undefined) {
+    product(head, { ...call, a, b: weight.view(), out: dx, n: dim, k: classes });
+  } else if (weight.device.backend.info.kind === 'cpu') {
+    eachPanel(weight, { by: 'rows' }, ({ numbers, first, count: k }) => {
+      const terms = part(logits, first, (count - 1) * classes + k);
+      product(head, { ...call, a: terms, b: numbers, out: dx, n: dim, k, accumulate: first > 0 });
+    });
+  } else {
+    eachPanel(weight, { by: 'columns' }, ({ numbers, first, count: n }) => {
+      const out = { ...dx, byteOffset: dx.byteOffset + first * F32_BYTES };
+      const sizes = { n, k: classes, bRow: n, outRow: dim };
+      product(head, {
+        ...call,
+        a,
+        b: numbers,
+        out: { ...out, size: (count - 1) * dim + n },
+        ...sizes,
+      });
     });
   }
 }
@@ -430,6 +469,7 @@ interface Product {
   readonly epilogue?: Epilogue;
   /** Distance between rows of a, in elements; the default is that of dense rows of dim elements. */
   readonly aRow?: number;
+  readonly bRow?: number;
   readonly outRow?: number;
 }
 

@@ -1,17 +1,22 @@
 // Matrix products: `matmul`, batched with broadcasting, and `linear`, whose bias, activation or
 // residual is part of the product's kernel. Operands can be read transposed without a copy.
 
+import { byteSize } from '@shardweave/dtypes';
 import { checkNames, checkValue } from '../check-options.js';
+import type { Device } from '../device.js';
 import { ShapeError } from '../errors.js';
 import type { KernelCalls } from '../kernel-calls/kernel-calls.js';
 import {
   ACTIVATION_KINDS,
   type Activation,
   type Epilogue,
+  type EpilogueKernels,
   runEpilogue,
 } from '../kernel-calls/matmul.js';
 import { type OptionRule, oneOf } from '../options.js';
 import { elementCountOf, type Tensor } from '../tensor.js';
+import type { View } from '../view.js';
+import { eachPanel } from './blocks.js';
 import {
   broadcastShapes,
   isSameShape,
@@ -58,6 +63,7 @@ export function matmul(a: Tensor, b: Tensor, options: MatmulOptions = {}): Tenso
   const { transposeA = false, transposeB = false } = options;
   requireFloat('matmul', a, b);
   requireSameDevice('matmul', a, b);
+  b.requireNumbers();
   if (a.rank < 2 || b.rank < 2) {
     throw new ShapeError(
       `matmul: expected at least two axes each, got ${shapeText(a.shape)} x ${shapeText(b.shape)}. Reshape vectors to [1, n] or [n, 1].`,
@@ -113,7 +119,10 @@ export interface LinearEnding {
 
 /** Options of linear: the weight, a bias, and what the product ends with. */
 export interface LinearOptions extends LinearEnding {
-  /** [in, out], or with transposeWeight [out, in] as PyTorch's Linear has it. */
+  /**
+   * [in, out], or with transposeWeight [out, in] as PyTorch's Linear has it. One in blocks is
+   * decoded a panel at a time.
+   */
   readonly weight: Tensor;
   /** A vector [out] that is added to each row. */
   readonly bias?: Tensor | undefined;
@@ -282,7 +291,10 @@ function product(a: Tensor, b: Tensor, spec: Product): Tensor {
   return out;
 }
 
-/** Encodes one product; a, b and out are dense, each with one batch axis in front or none. */
+/**
+ * Encodes one product; a, b and out are dense, each with one batch axis in front or none. b may be
+ * a matrix in blocks.
+ */
 function runMatmul(
   a: Tensor,
   b: Tensor,
@@ -303,7 +315,7 @@ function runMatmul(
   const batch = out.size / (m * n);
   const call: KernelCalls['matmul'] = {
     a: a.view(),
-    b: b.view(),
+    b: b.blocks === undefined ? b.view() : b.words().view(),
     out: out.view(),
     bias: options.bias?.view(),
     aSums: options.aSums?.view(),
@@ -324,8 +336,13 @@ function runMatmul(
     alpha: 1,
     accumulate: false,
   };
-  if (k > 0) {
+  if (k > 0 && b.blocks === undefined) {
     device.run('matmul', call);
+    return;
+  }
+  if (k > 0) {
+    runPanels(b, call);
+    runEpilogue(call, kernelsOf(device));
     return;
   }
   device.run('fill', { out: call.out, value: 0 });
@@ -333,12 +350,43 @@ function runMatmul(
     const walk = { shape: [m, n], aStrides: [n, 1], bStrides: [0, 1] };
     device.run('binary', { kind: 'add', a: call.out, b: call.bias, out: call.out, ...walk });
   }
-  runEpilogue(call, {
+  runEpilogue(call, kernelsOf(device));
+}
+
+function kernelsOf(device: Device): EpilogueKernels {
+  return {
     binary: (own) => device.run('binary', own),
     unary: (own) => device.run('unary', own),
     unaryBackward: (own) => device.run('unaryBackward', own),
     crossEntropyBackward: (own) => device.run('crossEntropyBackward', own),
+  };
+}
+
+/**
+ * A product with a matrix in blocks, which is decoded in panels: as many columns of out at a time
+ * have all their terms in one product, so their bits are those of a decoded matrix.
+ */
+function runPanels(b: Tensor, call: KernelCalls['matmul']): void {
+  const { m, n, k, transposeB, out, bias } = call;
+  // Rows of an odd number of 16-bit elements do not begin at whole words.
+  const isWhole = m > 1 && n % 2 === 1 && byteSize(out.dtype) === 2;
+  eachPanel(b, { by: transposeB ? 'rows' : 'columns', isWhole }, ({ numbers, first, count }) => {
+    b.device.run('matmul', {
+      ...call,
+      b: numbers,
+      out: part(out, first, (m - 1) * n + count),
+      bias: bias && part(bias, first, count),
+      epilogue: undefined,
+      n: count,
+      bRow: transposeB ? k : count,
+      outRow: m === 1 ? count : n,
+    });
   });
+}
+
+/** `size` elements of a view from `first` on. */
+function part(view: View, first: number, size: number): View {
+  return { ...view, byteOffset: view.byteOffset + first * byteSize(view.dtype), size };
 }
 
 function lastTwo(x: Tensor, isTransposed: boolean): [number, number] {

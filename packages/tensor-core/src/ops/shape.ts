@@ -202,6 +202,7 @@ function viewOf(
   offset: number,
   backward: (dy: Tensor) => Tensor,
 ): Tensor {
+  x.requireNumbers();
   const out = new Tensor(x.storage, shape, x.offset + offset);
   x.device.scopes.track(out);
   x.device.record({

@@ -1,0 +1,172 @@
+// Ops over matrices in ggml's blocks: the same bits as over the decoded numbers on the cpu device,
+// within a rounding on the others, and an error from every op that reads numbers alone.
+
+import { BLOCK_SIZES, BLOCK_TYPES, type BlockType } from '@shardweave/dtypes/blocks';
+import {
+  createDryBackend,
+  Device,
+  dequantize,
+  embedding,
+  linear,
+  linearCrossEntropy,
+  matmul,
+  reshape,
+  sum,
+  type Tensor,
+} from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import { describe, expect, it } from 'vitest';
+import { testedBackends } from './support/backends.js';
+
+/** Both take several panels, by rows and by columns. */
+const [OUT, IN] = [4096, 512];
+const ROWS = 7;
+
+/** Random blocks whose scales are about 2^-8, so that numbers are about 1. */
+function randomBlocks(type: BlockType, count: number, seed: number): Uint8Array {
+  const { bytes } = BLOCK_SIZES[type];
+  let state = seed * 2654435761;
+  const random = () => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return state >>> 24;
+  };
+  const data = Uint8Array.from({ length: count * bytes }, random);
+  const view = new DataView(data.buffer);
+  for (let at = 0; at < data.length; at += bytes) {
+    for (const place of type === 'q6_K' ? [208] : type.endsWith('_0') ? [0] : [0, 2]) {
+      view.setUint16(at + place, 0x1800 | random(), true);
+    }
+  }
+  return data;
+}
+
+function matrix(device: Device, type: BlockType, dtype: 'f32' | 'bf16', shape = [OUT, IN]): Tensor {
+  const count = (shape[0]! * shape[1]!) / BLOCK_SIZES[type].elements;
+  return device.tensor(randomBlocks(type, count, 7), shape, { blocks: type, dtype });
+}
+
+function input(device: Device, dtype: 'f32' | 'bf16', width: number): Tensor {
+  const values = Float32Array.from({ length: ROWS * width }, (_, i) => Math.sin(i * i));
+  return device.tensor(values, [ROWS, width], { dtype, requiresGrad: true });
+}
+
+/** The result of an op over a matrix, and the gradient of its input. */
+type Compute = (weight: Tensor, x: Tensor) => Tensor;
+
+const OPS: Readonly<Record<string, { readonly width: number; readonly compute: Compute }>> = {
+  'a linear layer': {
+    width: IN,
+    compute: (weight, x) => linear(x, { weight, transposeWeight: true, activation: 'gelu' }),
+  },
+  'a linear layer of [in, out]': { width: OUT, compute: (weight, x) => linear(x, { weight }) },
+  'the loss of a head': {
+    width: IN,
+    compute: (weight, x) => {
+      const targets = x.device.tensor(Int32Array.of(0, 4095, 255, 256, 2048, -1, 9), [ROWS]);
+      return linearCrossEntropy(x, targets, { weight, reduction: 'none' });
+    },
+  },
+};
+
+async function results(device: Device, compute: Compute, weight: Tensor, width: number) {
+  return device.scope(async () => {
+    const x = input(device, weight.dtype as 'f32' | 'bf16', width);
+    const out = compute(weight, x);
+    await sum(out).backward();
+    return [await out.toArray(), await x.grad!.toArray()];
+  });
+}
+
+const bitsOf = (values: ArrayLike<number>) =>
+  new Uint32Array(Float32Array.from(values).buffer).toString();
+
+/** The largest difference relative to the largest value. */
+function farthest(got: ArrayLike<number>, expected: ArrayLike<number>): number {
+  const values = Array.from(expected);
+  const off = values.map((value, i) => Math.abs(value - got[i]!));
+  return Math.max(...off) / Math.max(...values.map(Math.abs));
+}
+
+/** The reference device, which takes seconds for these products, has the kernel's own cases. */
+const DEVICES = (await testedBackends()).filter(({ name }) => name !== 'reference');
+
+describe.each(DEVICES)('blocks on $name', ({ name, reason, open }) => {
+  const cells = Object.keys(OPS).flatMap((op) =>
+    (['f32', 'bf16'] as const).map((dtype, index) => ({
+      op,
+      dtype,
+      type: BLOCK_TYPES[(Object.keys(OPS).indexOf(op) * 2 + index) % 8]!,
+    })),
+  );
+  it.skipIf(reason !== undefined).each(cells)('$op, $type to $dtype', async (cell) => {
+    const { width, compute } = OPS[cell.op]!;
+    const backend = await open();
+    const device = new Device(backend);
+    const weight = matrix(device, cell.type, cell.dtype);
+    const [expected, got] = [
+      await results(device, compute, dequantize(weight), width),
+      await results(device, compute, weight, width),
+    ];
+    expect(expected[1]!.some((slope) => slope !== 0)).toBe(true);
+    expect(expected[0]!.every(Number.isFinite)).toBe(true);
+    if (name === 'cpu') {
+      expect(got.map(bitsOf)).toEqual(expected.map(bitsOf));
+    } else {
+      const most = cell.dtype === 'f32' ? 2e-6 : 2 ** -7;
+      expect(farthest(got[0]!, expected[0]!)).toBeLessThan(most);
+      expect(farthest(got[1]!, expected[1]!)).toBeLessThan(most);
+    }
+    device.dispose();
+    await backend.dispose();
+  });
+});
+
+describe('a matrix in blocks', () => {
+  const device = new Device(createReferenceBackend());
+
+  it.each(BLOCK_TYPES)('gives the rows of ids and its numbers, %s', async (type) => {
+    const table = matrix(device, type, 'f32', [5, 256]);
+    const numbers = (await dequantize(table).toArray()) as Float32Array;
+    expect(await table.toArray()).toEqual(numbers);
+    const rows = await embedding(table, device.tensor(Int32Array.of(4, 0, 5))).toArray();
+    const expected = [...numbers.subarray(4 * 256), ...numbers.subarray(0, 256)];
+    expect([...rows]).toEqual([...expected, ...new Float32Array(256)]);
+  });
+
+  it('is refused by ops that read numbers, with what to do', () => {
+    const x = matrix(device, 'q4_0', 'f32', [2, 32]);
+    x.name = 'w';
+    const advice = 'w: expected numbers, got [2, 32] in q4_0 blocks';
+    expect(() => sum(x)).toThrow(advice);
+    expect(() => reshape(x, [64])).toThrow('give other ops dequantize(x)');
+    expect(() => matmul(device.zeros([1, 2]), x)).toThrow(advice);
+    expect(() => dequantize(device.zeros([2]))).toThrow('expected a tensor in blocks, got f32 [2]');
+  });
+
+  it.each([
+    ['q9_0', [32], 34, 'expected blocks among q8_0, q4_0,'],
+    ['q8_0', [33], 34, 'multiples of 32, the block size of q8_0, and their bytes of blocks'],
+    ['q8_0', [2, 32], 34, '68 bytes of blocks, got [2, 32] and 34 bytes'],
+    ['q4_K', undefined, 144, 'got no shape and 144 bytes'],
+  ])('is not made of other bytes: %s %s of %s', (type, shape, length, message) => {
+    const blocks = type as BlockType;
+    expect(() => device.tensor(new Uint8Array(length), shape, { blocks })).toThrow(message);
+  });
+
+  it('is neither trained nor decoded to integers', () => {
+    const bytes = new Uint8Array(34);
+    const make = (options: object) => () =>
+      device.tensor(bytes, [32], { blocks: 'q8_0', ...options });
+    expect(make({ requiresGrad: true })).toThrow('Blocks are not trained');
+    expect(make({ dtype: 'u32' })).toThrow('expected a float dtype for blocks to become, got u32');
+  });
+
+  it('holds in a step its words and a panel of numbers, not all of them', () => {
+    const dry = new Device(createDryBackend({ info: createReferenceBackend().info }));
+    const weight = matrix(dry, 'q4_K', 'f32');
+    const x = input(dry, 'f32', IN);
+    const before = dry.ledger.peak().total;
+    dry.scope(() => linear(x, { weight, transposeWeight: true }));
+    expect(dry.ledger.peak().total - before).toBeLessThan(OUT * IN * 4 * 0.6);
+  });
+});
