@@ -7,3 +7,4 @@ export {
   blocksByteLength,
 } from './blocks/block-types.js';
 export { decodeBlocks } from './blocks/decode-blocks.js';
+export { BlockNumberError, encodeBlocks } from './blocks/encode-blocks.js';

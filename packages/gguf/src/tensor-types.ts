@@ -1,6 +1,7 @@
 // How numbers are stored in a file: as plain floats, or in blocks of 32 that share a scale.
 
-import { f32ToF16, fromF32Array, toF32Array } from '@shardweave/dtypes';
+import { fromF32Array, toF32Array } from '@shardweave/dtypes';
+import { BlockNumberError, type BlockType, encodeBlocks } from '@shardweave/dtypes/blocks';
 import { GgufModelError } from './errors.js';
 
 /** The type in which the matrices of a file are stored. */
@@ -51,56 +52,40 @@ export function encode(
   if (to === 'f32') {
     return new Uint8Array(values.buffer);
   }
-  if (to !== 'bf16') {
-    requireWithin(values, { name, to });
+  if (to === 'q8_0') {
+    return encodedBlocks(values, { name, to });
   }
-  return to === 'q8_0' ? quantize(values) : fromF32Array(values, to);
+  const outside = to === 'f16' ? values.find((value) => !(Math.abs(value) < F16_BELOW)) : undefined;
+  if (outside !== undefined) {
+    throw outOfRange(outside, { name, to, below: F16_BELOW });
+  }
+  return fromF32Array(values, to);
 }
 
 /**
  * Numbers below this round to the largest f16 or less; this one and those above round to infinity.
  */
 const F16_BELOW = 65_520;
-/** The largest magnitude of a block is stored as this number. */
-const Q8_LARGEST = 127;
 
-function requireWithin(
+function encodedBlocks(
   values: Float32Array,
-  { name, to }: { readonly name: string; readonly to: 'f16' | 'q8_0' },
-): void {
-  const below = to === 'f16' ? F16_BELOW : F16_BELOW * Q8_LARGEST;
-  const outside = values.find((value) => !(Math.abs(value) < below));
-  if (outside !== undefined) {
-    throw new GgufModelError(
-      `${name}: expected numbers below ${below}, as ${to} holds them, got ${outside}. Write it as bf16 or f32.`,
-    );
+  { name, to }: { readonly name: string; readonly to: BlockType },
+): Uint8Array {
+  try {
+    return encodeBlocks(to, values);
+  } catch (cause) {
+    if (cause instanceof BlockNumberError) {
+      throw outOfRange(cause.found, { name, to, below: cause.below });
+    }
+    throw cause;
   }
 }
 
-/**
- * Quantizes each block of 32: its scale in f16, then its numbers, divided by the unrounded scale,
- * as int8.
- */
-function quantize(values: Float32Array): Uint8Array {
-  const { blockElements, blockBytes } = TYPE_INFO.q8_0;
-  const blocks = values.length / blockElements;
-  const output = new Uint8Array(blocks * blockBytes);
-  const view = new DataView(output.buffer);
-  for (let block = 0; block < blocks; block++) {
-    const at = block * blockBytes;
-    const first = block * blockElements;
-    let largest = 0;
-    for (let i = 0; i < blockElements; i++) {
-      largest = Math.max(largest, Math.abs(values[first + i]!));
-    }
-    const scale = Math.fround(largest / Q8_LARGEST);
-    const inverse = scale === 0 ? 0 : Math.fround(1 / scale);
-    view.setUint16(at, f32ToF16(scale), true);
-    for (let i = 0; i < blockElements; i++) {
-      const scaled = Math.fround(values[first + i]! * inverse);
-      // Halves are rounded away from zero, as C's roundf does; Math.round would round them up.
-      view.setInt8(at + 2 + i, Math.sign(scaled) * Math.floor(Math.abs(scaled) + 0.5));
-    }
-  }
-  return output;
+function outOfRange(
+  found: number,
+  { name, to, below }: { readonly name: string; readonly to: string; readonly below: number },
+): GgufModelError {
+  return new GgufModelError(
+    `${name}: expected numbers below ${below}, as ${to} holds them, got ${found}. Write it as bf16 or f32.`,
+  );
 }
