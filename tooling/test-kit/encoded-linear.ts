@@ -3,7 +3,7 @@
 
 import { encodedByteLength, f16ToF32, f32ToF16, WireCodec } from '@shardweave/dtypes';
 import { Linear, Module } from '@shardweave/nn';
-import { encodedParameter, type ParameterEncoding } from '@shardweave/nn/flat';
+import { type EncodedParameterOptions, encodedParameter } from '@shardweave/nn/flat';
 import {
   add,
   type Device,
@@ -16,8 +16,10 @@ import {
 export const WIDTH = 7; // 49 values leave half a word over in 16 bits
 const SIZE = WIDTH * WIDTH;
 
+type Encoding = EncodedParameterOptions['encoding'];
+
 export interface Encoded {
-  readonly encoding: ParameterEncoding;
+  readonly encoding: Encoding;
   readonly bytes: Uint8Array;
   /** The values that it decodes to. */
   readonly values: Float32Array;
@@ -40,7 +42,7 @@ export async function int8Weight(seed: number): Promise<Encoded> {
     codec.decode(coded, bytesOf(into), { format: 'int8' });
   const values = new Float32Array(SIZE);
   await decode(bytes, values);
-  const encoding: ParameterEncoding = {
+  const encoding: Encoding = {
     format: 'int8 in blocks of 256',
     byteLength: bytes.byteLength,
     decodesOn: 'host',
@@ -56,7 +58,7 @@ export async function scaledF16Weight(seed: number): Promise<Encoded> {
   const bytes = new Uint8Array(4 + 2 * SIZE);
   new DataView(bytes.buffer).setFloat32(0, scale, true);
   bytes.set(new Uint8Array(halves.buffer), 4);
-  const encoding: ParameterEncoding = {
+  const encoding: Encoding = {
     format: 'scaled f16',
     byteLength: bytes.byteLength,
     decodesOn: 'device',

@@ -188,4 +188,5 @@ export {
   ParameterInit,
   type ParameterInitOptions,
 } from './parameters/parameter-init.js';
+export { type QuantizeBaseOptions, quantizeBase } from './quantize-base.js';
 export { resetParameters } from './reset-parameters.js';

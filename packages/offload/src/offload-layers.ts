@@ -90,8 +90,9 @@ export function makeFlats(
  * where all are frozen.
  */
 function kindOf(tensor: Tensor, isBesideTrained: boolean): string {
-  if (encodingOf(tensor) !== undefined) {
-    return 'encoded';
+  const encoding = encodingOf(tensor);
+  if (encoding !== undefined) {
+    return encoding.decodesOn === 'use' ? 'blocks' : 'encoded';
   }
   const frozen = isBesideTrained && !tensor.requiresGrad ? 'frozen' : '';
   return joinPath(frozen, tensor.dtype === 'f32' ? '' : tensor.dtype);

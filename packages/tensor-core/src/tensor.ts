@@ -107,6 +107,7 @@ export class Tensor {
   #storage: Storage;
   #offset: number;
   #blocks: Blocks | undefined;
+  #words: Tensor | undefined;
 
   constructor(storage: Storage, shape: Shape, offset = 0, requiresGrad = false) {
     this.shape = shape;
@@ -183,6 +184,7 @@ export class Tensor {
     this.#storage = storage;
     this.#offset = offset;
     this.#blocks = blocks;
+    this.#words = undefined;
   }
 
   /**
@@ -203,10 +205,11 @@ export class Tensor {
     }
   }
 
-  /** The words of its blocks, as a u32 tensor that shares the storage. */
+  /** The words of its blocks, as a u32 tensor over the same storage: always the same tensor. */
   words(): Tensor {
     const extent = extentOf(this.shape, this.#blocks);
-    return new Tensor(this.#storage, [extent], this.#offset);
+    this.#words ??= new Tensor(this.#storage, [extent], this.#offset);
+    return this.#words;
   }
 
   /** Returns a tensor of the same elements outside the graph, which shares the storage. */

@@ -1,6 +1,7 @@
 // Decides which parameters of an instance become one flat parameter. Pure.
 
 import { encodingOf, type FlatLeaf } from '@shardweave/nn/flat';
+import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
 import type { ParameterGroup } from '../options.js';
 
@@ -46,8 +47,7 @@ export function planUnits(
       );
     }
     const [first] = members;
-    const formOf = ({ tensor }: FlatLeaf) =>
-      encodingOf(tensor) === undefined ? tensor.dtype : `encoded ${tensor.dtype}`;
+    const formOf = ({ tensor }: FlatLeaf) => `${restOf(tensor)} ${tensor.dtype}`.trimStart();
     const other = members.find((member) => formOf(member) !== formOf(first!));
     if (other !== undefined) {
       throw new FsdpConfigError(
@@ -77,9 +77,19 @@ function ofOneKind(parameters: readonly FlatLeaf[], name: string): UnitPlan[] {
   for (const parameter of [...trained, ...frozen]) {
     const { dtype, requiresGrad } = parameter.tensor;
     const main = (requiresGrad ? trained : frozen)[0]!.tensor.dtype;
-    const rests = encodingOf(parameter.tensor) === undefined ? '' : '.encoded';
+    const rest = restOf(parameter.tensor);
+    const rests = rest === '' ? '' : `.${rest}`;
     const kind = `${requiresGrad || trained.length === 0 ? '' : '.frozen'}${rests}${dtype === main ? '' : `.${dtype}`}`;
     kinds.set(kind, [...(kinds.get(kind) ?? []), parameter]);
   }
   return [...kinds].map(([kind, members]) => ({ name: `${name}${kind}`, parameters: members }));
+}
+
+/** What rests in place of values: 'encoded' bytes, or 'blocks', which no load decodes. */
+function restOf(tensor: Tensor): '' | 'encoded' | 'blocks' {
+  const encoding = encodingOf(tensor);
+  if (encoding === undefined) {
+    return '';
+  }
+  return encoding.decodesOn === 'use' ? 'blocks' : 'encoded';
 }

@@ -2,7 +2,11 @@
 
 import { byteSize, type DType, fromF32Array } from '@shardweave/dtypes';
 import { type Storage, Tensor } from '@shardweave/tensor-core';
-import { encodingOf, type HostEncoding } from '../parameters/encoded-parameter.js';
+import {
+  type DeviceEncoding,
+  encodingOf,
+  type HostEncoding,
+} from '../parameters/encoded-parameter.js';
 import type { FlatLayout } from './layout/flat-layout.js';
 
 export interface DecodeOptions {
@@ -23,7 +27,7 @@ export async function decodeLeaves(
   let onDevice: Storage | undefined;
   try {
     for (const [index, leaf] of leaves.entries()) {
-      const encoding = encodingOf(leaf)!;
+      const encoding = encodingOf(leaf) as HostEncoding | DeviceEncoding;
       const [start, length] = [words.offsets[index]!, words.sizes[index]!];
       const place = values.offsets[index]!;
       if (encoding.decodesOn === 'host') {

@@ -9,6 +9,7 @@ import {
   type Storage,
   type Tensor,
 } from '@shardweave/tensor-core';
+import { decodeTo } from '../parameters/encoded-parameter.js';
 import { decodeLeaves } from './decode-leaves.js';
 import { type FlatLayout, type FlatPlace, flatLayout } from './layout/flat-layout.js';
 import type { HostBuffers } from './stores/host-buffers.js';
@@ -64,11 +65,12 @@ export interface FlatLoad {
 /** All values of a flat for computation, while they are there. See Note [flat parameter]. */
 export class FullCopy {
   readonly storage: Storage;
-  /** Where each leaf lies in the storage: as it rests, unless the leaves are encoded. */
+  /** Where each leaf lies in the storage: as it rests, unless words are decoded into it. */
   readonly layout: FlatLayout;
   readonly #source: FullCopySource;
   readonly #options: FullCopyOptions;
-  readonly #isEncoded: boolean;
+  /** Whether a load decodes words; ops read those of blocks themselves. */
+  readonly #isDecoded: boolean;
   /**
    * Loads that are neither finished nor abandoned. Whoever removes one from the set gives its
    * buffer back.
@@ -88,12 +90,17 @@ export class FullCopy {
     const { computeDType = leaves[0]?.dtype ?? 'f32', fullTag = 'parameter' } = options;
     this.#source = source;
     this.#options = options;
-    this.#isEncoded = flat.dtype === 'u32';
-    this.layout = this.#isEncoded ? flatLayout(leaves.map(({ size }) => size)) : layout;
+    const inBlocks = leaves.filter(({ blocks }) => blocks !== undefined);
+    for (const leaf of inBlocks) {
+      decodeTo(leaf, computeDType);
+    }
+    const dtype = inBlocks.length > 0 ? 'u32' : computeDType;
+    this.#isDecoded = flat.dtype === 'u32' && inBlocks.length === 0;
+    this.layout = this.#isDecoded ? flatLayout(leaves.map(({ size }) => size)) : layout;
     this.storage =
-      isAlone && computeDType === flat.dtype && stored === undefined
+      isAlone && dtype === flat.dtype && stored === undefined
         ? flat.storage
-        : flat.device.storage(this.layout.elementCount, computeDType, fullTag);
+        : flat.device.storage(this.layout.elementCount, dtype, fullTag);
     this.storage.absentHint = options.absentHint;
   }
 
@@ -103,7 +110,7 @@ export class FullCopy {
    */
   async takeBuffer(): Promise<Uint8Array> {
     const { wholeBytes } = this;
-    const isUsable = !this.#isEncoded && !this.#isFlat;
+    const isUsable = !this.#isDecoded && !this.#isFlat;
     const { blocks } = this.storage.device.pool;
     const block = isUsable ? blocks.take(this.storage.byteLength) : undefined;
     if (block === undefined) {
@@ -121,11 +128,11 @@ export class FullCopy {
   }
 
   /**
-   * The dtype in which a load brings the whole: u32 words where it is encoded, otherwise the dtype
-   * of computation.
+   * The dtype in which a load brings the whole: u32 words where the leaves are encoded, otherwise
+   * the dtype of computation.
    */
   get loadDType(): DType {
-    return this.#isEncoded ? 'u32' : this.storage.dtype;
+    return this.#isDecoded ? 'u32' : this.storage.dtype;
   }
 
   /** Bytes of the whole as a load brings it, padding included. */
@@ -193,7 +200,7 @@ export class FullCopy {
     const { flat, leaves, layout } = this.#source;
     try {
       this.storage.fill();
-      if (this.#isEncoded) {
+      if (this.#isDecoded) {
         const from = { flat: flat.storage, bytes, words: layout };
         const into = { full: this.storage, values: this.layout };
         await this.storage.refill(() => decodeLeaves(leaves, { ...from, ...into }));
@@ -211,7 +218,7 @@ export class FullCopy {
   fillDry(): void {
     const { flat, layout } = this.#source;
     this.storage.fill();
-    if (this.#isEncoded) {
+    if (this.#isDecoded) {
       const words = flat.device.storage(layout.elementCount, 'u32', 'staging');
       words.fill(); // decoding on the device holds the words in such a storage
       words.release();

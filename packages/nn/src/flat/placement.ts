@@ -40,13 +40,13 @@ export function isCopy({ piece, storage }: Tensor): boolean {
 }
 
 /**
- * What a state dict reads and writes for a parameter or buffer: itself, or where it is a copy for
- * computing of a packed one, that one's place in its flat.
+ * What a state dict reads and writes for a parameter or buffer: itself, the words of its blocks, or
+ * where it is a copy for computing of a packed one, that one's place in its flat.
  */
 export function masterOf(tensor: Tensor): Tensor {
   const { piece, shape } = tensor;
   if (piece?.isPacked !== true) {
-    return tensor;
+    return tensor.blocks === undefined ? tensor : tensor.words();
   }
   return new Tensor(piece.flat.storage, shape, piece.flat.offset + piece.start);
 }

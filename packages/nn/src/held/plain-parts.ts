@@ -35,6 +35,9 @@ export function plainAtRest(
     readWhole: async () => readTensor,
     write: async (given) => {
       for (const [parameter, entry] of given) {
+        if (parameter.blocks !== undefined) {
+          fillDeferred(parameter); // what is written are its words
+        }
         await writeTensor(masterOf(parameter), ...entry);
         markCopies([parameter], operation);
       }

@@ -6,6 +6,7 @@ import { pieceOf } from '../flat/layout/flat-plan.js';
 import type { LazyTensor } from '../host-tensor.js';
 import type { Module } from '../module.js';
 import { restShape } from '../parameters/encoded-parameter.js';
+import { expectedOf, restEntry } from './block-entries.js';
 import { checkState, type ExpectedEntry } from './check-state.js';
 import type { HeldCall, HeldPart } from './held.js';
 import { type ModelAtRest, type Models, type NamedBuffer, whileAtRest } from './model-at-rest.js';
@@ -124,8 +125,8 @@ export async function lazyStateDict(
 }
 
 /**
- * Sets parameters and buffers. Floats are converted to the dtype in which each rests; integers fit
- * the same dtype alone. Names, shapes and dtypes of all are checked before the first lazy tensor is
+ * Sets parameters and buffers. Floats are converted to the dtype in which each rests, or encoded
+ * where it rests in blocks; integers fit the same dtype alone. Names, shapes and dtypes of all are checked before the first lazy tensor is
  * read; those are read one after another, and where ranks hold shards each reads only what its
  * shards need (`readPart`). It is collective where ranks hold shards, and they compare names and
  * values, but not those of lazy tensors, experts and buffers. Replicas are set each by itself. What
@@ -147,7 +148,10 @@ export async function loadStateDict(
   return whileAtRest(models, { operation, by: 'tensors', isLoad: true }, async (held) => {
     const { names, buffers, parts, ranks } = held;
     const expected = new Map<string, ExpectedEntry>(
-      [...names].map(([tensor, name]) => [name, specOf(tensor)]),
+      [...names].map(([tensor, name]) => [
+        name,
+        expectedOf(tensor, state.get?.(name), specOf(tensor)),
+      ]),
     );
     for (const { name, buffer } of buffers) {
       expected.set(name, buffer);
@@ -162,7 +166,9 @@ export async function loadStateDict(
           part.parameters.flatMap((tensor) => {
             const name = names.get(tensor) ?? '';
             const entry = state.get(name);
-            return entry === undefined ? [] : [[tensor, [name, entry] as const] as const];
+            return entry === undefined
+              ? []
+              : [[tensor, [name, restEntry(tensor, name, entry)] as const] as const];
           }),
         );
         if (given.size > 0) {

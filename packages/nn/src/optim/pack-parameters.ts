@@ -18,7 +18,7 @@ import { PackedGradient } from '../flat/packed-gradient.js';
 import { castFloats } from '../map-tensors.js';
 import { type Module, requireModule } from '../module.js';
 import { castInPlace } from '../parameters/cast-in-place.js';
-import { encodingOf } from '../parameters/encoded-parameter.js';
+import { decodeTo, encodingOf } from '../parameters/encoded-parameter.js';
 
 /** Options of packParameters: the precision of computation. */
 export interface PackOptions {
@@ -58,6 +58,11 @@ export function packParameters(module: Module, options: PackOptions = {}): Packe
   const { computeDType = 'f32' } = options;
   const isMixed = computeDType !== 'f32';
   const [trained, frozen] = leavesOf(module, { isMixed });
+  for (const parameter of isMixed ? module.parameters() : []) {
+    if (parameter.blocks !== undefined) {
+      decodeTo(parameter, computeDType);
+    }
+  }
   const parts = isMixed ? [...cut(trained), ...cut(frozen)] : [trained];
   const packed = parts.map((leaves, i) =>
     pack(module, leaves, { name: `packed.${i}`, computeDType }),

@@ -5,9 +5,17 @@
 // Note [encoded parameters]
 // Devices have no tensors of bytes, so the bytes rest as u32 words, which devices copy without
 // interpreting them. A decoder says where it runs. On the host it needs no kernels, and the decoded
-// values go to the device. On the device it gets the words there and encodes kernels.
+// values go to the device. On the device it gets the words there and encodes kernels. Both fill a
+// copy of all values. Parameters in ggml's blocks need none: ops read their words ('in use'), and so
+// a gathered one is as small as a resting one.
 
+import { byteSize, isFloat, toF32Array } from '@shardweave/dtypes';
+import { BLOCK_SIZES, blocksByteLength, encodeBlocks } from '@shardweave/dtypes/blocks';
 import { type Device, type DType, type Shape, Tensor, type View } from '@shardweave/tensor-core';
+import { drawInto, recipeOf } from './deferred-parameter.js';
+
+/** How many numbers are on the host at once while they are encoded: 4 MiB of them. */
+const ENCODED_NUMBERS = 2 ** 20;
 
 interface EncodingForm {
   /**
@@ -34,15 +42,20 @@ export interface DeviceEncoding extends EncodingForm {
   decode(words: View, into: Tensor): void;
 }
 
+/** Blocks, which ops decode as they use them (Tensor.blocks). */
+export interface BlockEncoding extends EncodingForm {
+  readonly decodesOn: 'use';
+}
+
 /**
- * How the bytes of a parameter become values: by a decoder on the host, or by one that encodes
- * kernels on the device. See Note [encoded parameters].
+ * How the bytes of a parameter become values: by a decoder on the host, by one that encodes kernels
+ * on the device, or in the ops that use it. See Note [encoded parameters].
  */
-export type ParameterEncoding = HostEncoding | DeviceEncoding;
+export type ParameterEncoding = HostEncoding | DeviceEncoding | BlockEncoding;
 
 /** Options of an encoded parameter: how its bytes become values, and where the bytes come from. */
 export interface EncodedParameterOptions {
-  readonly encoding: ParameterEncoding;
+  readonly encoding: HostEncoding | DeviceEncoding;
   /**
    * The dtype that the values count as. A wrapper treats f32 as it treats f32 parameters, and
    * computes in its own dtype. Default f32.
@@ -81,7 +94,20 @@ export function encodedParameter(
 
 /** The encoding of a parameter; undefined for one whose values themselves rest. */
 export function encodingOf(parameter: Tensor): ParameterEncoding | undefined {
+  const { blocks } = parameter;
+  if (blocks !== undefined) {
+    const byteLength = blocksByteLength(blocks.type, parameter.size);
+    return { decodesOn: 'use', format: blocks.type, byteLength };
+  }
   return parameter instanceof EncodedParameter ? parameter.encoding : undefined;
+}
+
+/** Makes ops decode a parameter in blocks to another dtype. */
+export function decodeTo(parameter: Tensor, dtype: DType): void {
+  const { storage, offset, blocks } = parameter;
+  if (isFloat(dtype)) {
+    parameter.rebind(storage, offset, { ...blocks!, dtype });
+  }
 }
 
 /**
@@ -101,16 +127,74 @@ export function restSize(parameter: Tensor): number {
   return restShape(parameter).reduce((product, dim) => product * dim, 1);
 }
 
-/** The bytes of words [start, start + length) of an encoded parameter, read from its source. */
-export async function readEncoded(
-  parameter: Tensor,
-  { start, length }: { readonly start: number; readonly length: number },
+/** A run of the words of a parameter. */
+export interface WordRange {
+  readonly start: number;
+  readonly length: number;
+}
+
+/**
+ * The bytes of some words of an encoded parameter: from its source, from its own storage or, where
+ * it is deferred, from its recipe.
+ */
+export async function readEncoded(parameter: Tensor, words: WordRange): Promise<Uint8Array> {
+  const { start, length } = words;
+  if (parameter.blocks === undefined) {
+    const { encoding, read } = parameter as EncodedParameter;
+    const bytes = new Uint8Array(length * 4);
+    const end = Math.min((start + length) * 4, encoding!.byteLength);
+    bytes.set(await read!(start * 4, end - start * 4));
+    return bytes;
+  }
+  const recipe = recipeOf(parameter);
+  if (recipe === undefined) {
+    return parameter.storage.read((parameter.offset + start) * 4, length * 4);
+  }
+  return encodedWords(parameter, words, (first, count) =>
+    readDrawn(parameter.device, count, (into) => drawInto(recipe, into, first)),
+  );
+}
+
+/** Draws numbers on the device and reads them. */
+async function readDrawn(
+  device: Device,
+  count: number,
+  draw: (into: Tensor) => void,
+): Promise<Float32Array> {
+  const drawn = device.storage(count, 'f32', 'staging');
+  try {
+    drawn.fill();
+    draw(new Tensor(drawn, [count]));
+    return toF32Array(await drawn.read(0, count * byteSize('f32')), 'f32');
+  } finally {
+    drawn.release();
+  }
+}
+
+/**
+ * Encodes the blocks in which some words of a parameter lie, and gives the bytes of these words.
+ * @param numbers reads `count` of the parameter's numbers from `first` on
+ */
+export async function encodedWords(
+  { blocks, size }: Pick<Tensor, 'blocks' | 'size'>,
+  { start, length }: WordRange,
+  numbers: (first: number, count: number) => Promise<Float32Array>,
 ): Promise<Uint8Array> {
-  const { encoding, read } = parameter as EncodedParameter;
-  const words = new Uint8Array(length * 4);
-  const end = Math.min((start + length) * 4, encoding!.byteLength);
-  words.set(await read!(start * 4, end - start * 4));
-  return words;
+  const { type } = blocks!;
+  const { elements, bytes } = BLOCK_SIZES[type];
+  const output = new Uint8Array(length * 4);
+  const begin = Math.floor((start * 4) / bytes);
+  const end = Math.min(size / elements, Math.ceil(((start + length) * 4) / bytes));
+  const atOnce = ENCODED_NUMBERS / elements;
+  for (let block = begin; block < end; block += atOnce) {
+    const count = Math.min(atOnce, end - block);
+    const encoded = encodeBlocks(type, await numbers(block * elements, count * elements));
+    // The first block may begin before the words, and the last one may end behind them.
+    const at = block * bytes - start * 4;
+    const from = Math.max(0, -at);
+    output.set(encoded.subarray(from, Math.min(encoded.length, output.length - at)), at + from);
+  }
+  return output;
 }
 
 /** Releases a parameter's source of bytes. From here on a wrapper has them. */

@@ -123,7 +123,11 @@ export function segmentsIn(
  * a flat of its own.
  */
 export function pieceOf(param: Tensor): ShardPiece {
-  return param.piece ?? { flat: param, start: 0, length: param.size };
+  if (param.piece !== undefined) {
+    return param.piece;
+  }
+  const flat = param.blocks === undefined ? param : param.words();
+  return { flat, start: 0, length: flat.size };
 }
 
 /** The distinct flats of these parameters, in order. */
