@@ -8,6 +8,7 @@ import { hubNameOf } from './hub/hub-name.js';
 
 export type StrategyName = Flags['strategy'];
 export type Precision = Flags['precision'];
+export type BaseType = NonNullable<Flags['baseType']>;
 export type TokenizerName = NonNullable<Flags['tokenizer']>;
 export type Order = Flags['order'];
 
@@ -33,6 +34,8 @@ export interface LoraRun {
   readonly alpha: number;
   readonly dropout: number;
   readonly targets: 'all-linear' | readonly string[];
+  /** How the base rests; undefined: in the dtype of computation. */
+  readonly baseType?: BaseType | undefined;
   /** A PEFT directory whose training goes on; undefined for new adapters. */
   readonly directory: string | undefined;
 }
@@ -65,7 +68,14 @@ interface Decided {
 }
 
 /** The flags that `lora` and `steps` have in them. */
-type Merged = 'loraRank' | 'loraAlpha' | 'loraDropout' | 'loraTargets' | 'adapter' | 'epochs';
+type Merged =
+  | 'loraRank'
+  | 'loraAlpha'
+  | 'loraDropout'
+  | 'loraTargets'
+  | 'baseType'
+  | 'adapter'
+  | 'epochs';
 
 /** All flags of a run, by their names; paths are absolute. */
 export interface RunConfig extends Omit<Flags, keyof Decided | Merged>, Decided {}
@@ -82,6 +92,7 @@ export function decidedFlags(
     loraAlpha: lora?.alpha,
     loraDropout: lora?.dropout,
     loraTargets: lora?.targets,
+    baseType: lora?.baseType,
     adapter: lora?.directory && (hubNameOf(lora.directory) ?? lora.directory),
   };
 }

@@ -81,6 +81,8 @@ export interface Scratch {
  */
 export interface Backend {
   readonly info: BackendInfo;
+  /** Whether it holds no bytes and computes nothing, so that nobody need make values for it. */
+  readonly isDry?: boolean;
 
   /**
    * Allocates a buffer. `byteLength` is a multiple of 4.

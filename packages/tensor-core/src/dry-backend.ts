@@ -37,6 +37,7 @@ export function createDryBackend(model: DryModel, options: DryBackendOptions = {
   const { maxBufferBytes } = limits;
   return {
     info: model.info,
+    isDry: true,
     // By this a caller knows that a cpu device's bytes are read where they lie. It has none itself.
     ...(kind === 'cpu' && { settle: () => undefined }),
     alloc(byteLength, label) {

@@ -67,7 +67,8 @@ export async function resolveConfig(
   const modelConfig = withDropout(own, flags.dropout);
   const seq = rowLength(flags, modelConfig);
   // They become adapters and steps.
-  const { loraRank, loraAlpha, loraDropout, loraTargets, adapter, epochs, ...kept } = flags;
+  const { loraRank, loraAlpha, loraDropout, loraTargets, baseType, adapter, epochs, ...kept } =
+    flags;
   const run = {
     ...kept,
     ...absolutePaths(flags),
@@ -224,7 +225,7 @@ export function tokenizerName(
  * targets.
  */
 async function resolveLora(flags: Flags): Promise<LoraRun | undefined> {
-  const { loraRank, loraAlpha, loraDropout, loraTargets, adapter } = flags;
+  const { loraRank, loraAlpha, loraDropout, loraTargets, baseType, adapter } = flags;
   if (adapter !== undefined) {
     const asked = {
       '--lora-rank': loraRank,
@@ -239,9 +240,10 @@ async function resolveLora(flags: Flags): Promise<LoraRun | undefined> {
     }
     const directory = findAdapter(adapter);
     const { rank, alpha, dropout, layers } = await readAdapter(directory);
-    return { rank, alpha, dropout: loraDropout ?? dropout, targets: layers, directory };
+    return { rank, alpha, dropout: loraDropout ?? dropout, targets: layers, baseType, directory };
   }
-  if ([loraRank, loraAlpha, loraDropout, loraTargets].every((value) => value === undefined)) {
+  const asked = [loraRank, loraAlpha, loraDropout, loraTargets, baseType];
+  if (asked.every((value) => value === undefined)) {
     return undefined;
   }
   const rank = loraRank ?? DEFAULT_LORA_RANK;
@@ -250,6 +252,7 @@ async function resolveLora(flags: Flags): Promise<LoraRun | undefined> {
     alpha: loraAlpha ?? 2 * rank,
     dropout: loraDropout ?? 0,
     targets: loraTargets ?? 'all-linear',
+    baseType,
     directory: undefined,
   };
 }

@@ -2,6 +2,7 @@
 // with its help and what it accepts. They are an interface that users script against, frozen by
 // test/flags.test.ts. config/resolve-config.ts decides what flags mean together.
 
+import { BLOCK_TYPES } from '@shardweave/dtypes/blocks';
 import { DEFAULT_PRESET } from '../model/presets.js';
 import { type Flag, flag, type ValuesOf } from './flag.js';
 import {
@@ -52,6 +53,8 @@ export const DEFAULT_EVAL_EVERY = 100;
  * with --eval-every 100 evaluations take a quarter of a run's time at most.
  */
 export const DEFAULT_EVAL_BATCHES = 100;
+/** How a frozen base can rest: as numbers, or in ggml's blocks. */
+export const BASE_TYPES = ['f32', 'f16', 'bf16', ...BLOCK_TYPES] as const;
 /** The rank that most tools use, as a compromise between size and quality. */
 export const DEFAULT_LORA_RANK = 16;
 /** The number of saves that are kept: the newest, and the one before it in case that is damaged. */
@@ -249,6 +252,10 @@ export const GROUPS = {
     loraTargets: fixed('all')(targets, undefined, [
       '--lora-targets <NAMES>',
       'all-linear, or names of layers such as q_proj,v_proj (default: all-linear)',
+    ]),
+    baseType: fixed('all')(oneOf(BASE_TYPES), undefined, [
+      '--base-type <TYPE>',
+      `how the frozen model rests, in ${BLOCK_TYPES.join(', ')} blocks or in f32, f16, bf16 (default: what --precision computes in)`,
     ]),
     adapter: free('all')(file, undefined, [
       '--adapter <DIR|ORG/NAME>',

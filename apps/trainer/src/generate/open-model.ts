@@ -101,7 +101,7 @@ async function loadModel(
   }
   if (strategy === 'single') {
     await loadWeights(model, config);
-    materialize(model);
+    await materialize(model);
     return model;
   }
   const computeDType = COMPUTE_DTYPES[config.precision];

@@ -146,7 +146,7 @@ function savesText({ steps, minutes }: SaveEvery, keep: number): string {
   return `${every}, the newest ${keep} and the best are kept`;
 }
 
-function loraText({ rank, alpha, dropout, targets, directory }: LoraRun): string {
+function loraText({ rank, alpha, dropout, targets, baseType, directory }: LoraRun): string {
   const where =
     targets === 'all-linear'
       ? 'all linear layers'
@@ -155,7 +155,8 @@ function loraText({ rank, alpha, dropout, targets, directory }: LoraRun): string
         : `${targets.length} layers`;
   const drop = dropout === 0 ? '' : `, dropout ${dropout}`;
   const from = directory === undefined ? '' : `, from ${directory}`;
-  return `rank ${rank}, alpha ${alpha}${drop} on ${where}${from}; all else is frozen`;
+  const base = baseType === undefined ? '' : `, in ${baseType}`;
+  return `rank ${rank}, alpha ${alpha}${drop} on ${where}${from}; all else is frozen${base}`;
 }
 
 function offloadText(config: RunConfig): string {

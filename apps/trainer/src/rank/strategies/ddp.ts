@@ -13,7 +13,7 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
   const shardBytes = bytesOf(model.parameters());
   const computeDType = COMPUTE_DTYPES[config.precision];
   const packed = computeDType === 'f32' ? undefined : packParameters(model, { computeDType });
-  materialize(model);
+  await materialize(model);
   const parameters = trainedParameters(model);
   const ddp = new DistributedDataParallel(model, {
     processGroup: groups.reduce,

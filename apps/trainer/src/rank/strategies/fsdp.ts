@@ -11,8 +11,8 @@ import {
   adamW,
   COMPUTE_DTYPES,
   checkpointBlocks,
-  deferredModel,
   loadWeights,
+  restingModel,
   trainedParameters,
 } from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
@@ -33,7 +33,7 @@ async function openShards(
   { device, config, groups }: StrategyOptions,
   rest: Rest | undefined,
 ): Promise<Strategy> {
-  const model = deferredModel(device, config);
+  const model = await restingModel(device, config);
   checkpointBlocks(model, config);
   const parameters = trainedParameters(model);
   const fsdp = shardBlocks(model, { config, groups, store: rest?.store });

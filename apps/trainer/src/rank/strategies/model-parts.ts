@@ -11,13 +11,14 @@ import {
   type Module,
   makeModel,
   NnConfigError,
+  quantizeBase,
   StateDictError,
 } from '@shardweave/nn';
 import { byteSize, type Device, type Tensor } from '@shardweave/tensor-core';
 import { UsageError } from '../../errors.js';
 import { withAdapterState } from '../../model/adapter-directory.js';
 import { withModelState } from '../../model/model-directory.js';
-import type { RunConfig } from '../../run-config.js';
+import type { BaseType, RunConfig } from '../../run-config.js';
 import type { StrategyOptions } from './strategy.js';
 
 /** The part of a run's config that decides its model and the model's first values. */
@@ -33,11 +34,26 @@ export function deferredModel(
 ): LanguageModel {
   const model = makeModel(device, modelConfig, { seed, deferInit: true });
   if (lora !== undefined) {
-    const { rank, alpha, dropout, targets } = lora;
-    const baseDType = COMPUTE_DTYPES[precision];
+    const { rank, alpha, dropout, targets, baseType } = lora;
+    const baseDType = isNumbers(baseType) ? baseType : COMPUTE_DTYPES[precision];
     explainTargets(() => applyLora(model, { rank, alpha, dropout, targets, baseDType, seed }));
   }
   return model;
+}
+
+/** The same, whose frozen matrices rest as the run asks for. */
+export async function restingModel(device: Device, choice: ModelChoice): Promise<LanguageModel> {
+  const model = deferredModel(device, choice);
+  const type = choice.lora?.baseType;
+  if (type !== undefined && !isNumbers(type)) {
+    await quantizeBase(model, { type });
+  }
+  return model;
+}
+
+/** Whether a base of the type rests as numbers, and not in blocks. */
+function isNumbers(type: BaseType | undefined): type is 'f32' | 'f16' | 'bf16' {
+  return type === 'f32' || type === 'f16' || type === 'bf16';
 }
 
 /** Turns a target that the model lacks into the user's mistake. */
@@ -62,7 +78,10 @@ export function trainedParameters(model: LanguageModel): Tensor[] {
 
 /** The bytes of parameters as they rest. */
 export function bytesOf(parameters: readonly Tensor[]): number {
-  return parameters.reduce((sum, { size, dtype }) => sum + size * byteSize(dtype), 0);
+  return parameters.reduce((sum, parameter) => {
+    const { size, dtype } = parameter.blocks === undefined ? parameter : parameter.words();
+    return sum + size * byteSize(dtype);
+  }, 0);
 }
 
 /** The whole model on one device, with the values of its files; materialize draws the others. */
@@ -70,7 +89,7 @@ export async function wholeModel({
   device,
   config,
 }: Pick<StrategyOptions, 'device' | 'config'>): Promise<LanguageModel> {
-  const model = deferredModel(device, config);
+  const model = await restingModel(device, config);
   await loadWeights(model, config);
   checkpointBlocks(model, config);
   return model;

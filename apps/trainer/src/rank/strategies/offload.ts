@@ -10,8 +10,8 @@ import {
   adamW,
   bytesOf,
   COMPUTE_DTYPES,
-  deferredModel,
   loadWeights,
+  restingModel,
   trainedParameters,
 } from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
@@ -24,7 +24,7 @@ export function openOffload(options: StrategyOptions): Promise<Strategy> {
 }
 
 async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Promise<Strategy> {
-  const model = deferredModel(device, config);
+  const model = await restingModel(device, config);
   const { store } = rest;
   const parameters = trainedParameters(model);
   const shardBytes = bytesOf(model.parameters());

@@ -12,7 +12,7 @@ export async function openSingle(options: StrategyOptions): Promise<Strategy> {
   const shardBytes = bytesOf(model.parameters());
   const computeDType = COMPUTE_DTYPES[options.config.precision];
   const packed = packParameters(model, { computeDType }); // drawn where they rest, without a copy
-  materialize(model);
+  await materialize(model);
   const optimizer = adamW(parameters, options.config);
   return {
     module: model,
