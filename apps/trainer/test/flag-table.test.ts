@@ -68,6 +68,7 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   loraAlpha: ['--lora-alpha 4', '--lora-alpha 8', '4', '8'],
   loraDropout: ['--lora-rank 2', '--lora-rank 2 --lora-dropout 0.5', '0', '0.5'],
   loraTargets: ['--lora-rank 2', '--lora-rank 2 --lora-targets q_proj', 'all-linear', '["q_proj"]'],
+  baseType: ['--lora-rank 2', '--lora-rank 2 --base-type q4_K', 'none', 'q4_K'],
   adapter: ['--lora-rank 2', '--lora-rank 2'],
   batch: ['--batch 12', '--batch 6', '12', '6'],
   seq: ['--seq 16', '--seq 8', '16', '8'],
@@ -135,7 +136,16 @@ describe('at a resume', () => {
   it('a run with other rows, another model or other adapters is another one', () => {
     expect(FLAG_NAMES.filter((name) => FLAGS[name].atResume === 'fixed')).toEqual([
       ...['model', 'dropout', 'tokenizer', 'data', 'validFraction', 'trainOnPrompt', 'order'],
-      ...['loraRank', 'loraAlpha', 'loraDropout', 'loraTargets', 'batch', 'seq', 'seed'],
+      ...[
+        'loraRank',
+        'loraAlpha',
+        'loraDropout',
+        'loraTargets',
+        'baseType',
+        'batch',
+        'seq',
+        'seed',
+      ],
     ]);
   });
 

@@ -45,6 +45,7 @@ describe('the flags of train', () => {
       '--lora-alpha <X>',
       '--lora-dropout <P>',
       '--lora-targets <NAMES>',
+      '--base-type <TYPE>',
       '--adapter <DIR|ORG/NAME>',
       '--batch <B>',
       '--seq <T>',

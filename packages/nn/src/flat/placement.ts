@@ -2,6 +2,7 @@
 // here in part, or here as a copy of what rests elsewhere.
 
 import { Tensor } from '@shardweave/tensor-core';
+import { restSize } from '../parameters/encoded-parameter.js';
 import { flatHomeOf } from './stores/flat-home.js';
 
 /**
@@ -9,8 +10,9 @@ import { flatHomeOf } from './stores/flat-home.js';
  * all elements of this parameter are here, since what is computed from them is still a result of
  * this rank alone.
  */
-export function isSharded({ piece, size }: Tensor): boolean {
-  return piece !== undefined && ((piece.numShards ?? 1) > 1 || piece.length !== size);
+export function isSharded(tensor: Tensor): boolean {
+  const { piece } = tensor;
+  return piece !== undefined && ((piece.numShards ?? 1) > 1 || piece.length !== restSize(tensor));
 }
 
 /**
