@@ -29,7 +29,7 @@ export async function materialize(target: Module | Tensor): Promise<void> {
     dropRecipe(parameter);
   }
   for (const parameter of inBlocks) {
-    const words = await readEncoded(parameter, { start: 0, length: parameter.words().size });
+    const words = await readEncoded(parameter, { start: 0, length: parameter.blocks!.words.size });
     parameter.storage.fill();
     parameter.storage.write(words);
     dropRecipe(parameter);

@@ -141,7 +141,7 @@ async function putIntoBlocks(tensor: Tensor, type: BlockType): Promise<void> {
     storage.absentHint = before.absentHint;
   } else {
     const numbers = (await tensor.toArray()) as Float32Array;
-    const blocks = { size, blocks: { type, dtype } };
+    const blocks = { size, blocks: { type } };
     const words = await encodedWords(blocks, { start: 0, length: count }, async (first, length) =>
       numbers.subarray(first, first + length),
     );

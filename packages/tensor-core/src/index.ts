@@ -51,7 +51,6 @@ export {
   scaledDotProductAttention,
 } from './ops/attention.js';
 export { type AttentionRows, type Heads, headsOf } from './ops/attention-heads.js';
-export { dequantize } from './ops/blocks.js';
 export { cast } from './ops/cast.js';
 export { eq, ge, gt, le, lt, ne, where } from './ops/compare.js';
 export { type CrossEntropyOptions, crossEntropy } from './ops/cross-entropy.js';
@@ -137,6 +136,7 @@ export type { TensorData } from './ops/tensor-data.js';
 export { argMax, type TopK, topK } from './ops/top-k.js';
 export { Random, type RandomKey, type RandomState } from './random.js';
 export {
+  type BlockForm,
   type Blocks,
   elementCountOf,
   isTensor,

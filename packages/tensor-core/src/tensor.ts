@@ -39,11 +39,25 @@ export interface ShardPiece {
   readonly isPacked?: boolean;
 }
 
-/** How the numbers of a frozen matrix rest: in ggml's blocks, row by row, as u32 words. */
-export interface Blocks {
+/** What ggml's blocks have to be decoded. */
+export interface BlockForm {
   readonly type: BlockType;
   /** The dtype of the numbers that ops decode. */
   readonly dtype: 'f32' | 'f16' | 'bf16';
+}
+
+/** How the numbers of a frozen matrix rest: in ggml's blocks, row by row. */
+export interface Blocks extends BlockForm {
+  /** The words in which the blocks lie, a u32 tensor over the same storage. */
+  readonly words: Tensor;
+}
+
+/** Where the bytes of a tensor lie. */
+interface Place {
+  readonly storage: Storage;
+  /** The first element, or the first word of blocks. */
+  readonly offset: number;
+  readonly blocks: Blocks | undefined;
 }
 
 /** Returns the number of elements of a shape, which is 1 for []. */
@@ -56,12 +70,21 @@ export function elementCountOf(shape: Shape): number {
 }
 
 /** The elements of a storage that a tensor takes: its own, or the words of its blocks. */
-function extentOf(shape: Shape, blocks: Blocks | undefined): number {
+function extentOf(shape: Shape, blocks: BlockForm | undefined): number {
   if (blocks === undefined) {
     return elementCountOf(shape);
   }
   const [rows, width = 0] = [elementCountOf(shape.slice(0, -1)), shape.at(-1)];
   return Math.ceil((rows * blocksByteLength(blocks.type, width)) / 4);
+}
+
+/** @throws {StateError} for numbers in blocks. Ops that look at no view call it. */
+export function requireNumbers({ name, shape, blocks }: Tensor): void {
+  if (blocks !== undefined) {
+    throw new StateError(
+      `${name === '' ? 'tensor' : name}: expected numbers, got [${shape.join(', ')}] in ${blocks.type} blocks. linear, embedding and linearCrossEntropy read blocks, as a weight or a table; give other ops cast(x, dtype), which decodes all of them.`,
+    );
+  }
 }
 
 const BRAND = Symbol.for('@shardweave/tensor-core/Tensor');
@@ -104,17 +127,13 @@ export class Tensor {
    */
   isKept = false;
   #grad: Tensor | undefined;
-  #storage: Storage;
-  #offset: number;
-  #blocks: Blocks | undefined;
-  #words: Tensor | undefined;
+  #place: Place;
 
   constructor(storage: Storage, shape: Shape, offset = 0, requiresGrad = false) {
     this.shape = shape;
     this.size = elementCountOf(shape);
     this.requiresGrad = requiresGrad;
-    this.#storage = storage;
-    this.#offset = offset;
+    this.#place = { storage, offset, blocks: undefined };
   }
 
   /**
@@ -133,30 +152,29 @@ export class Tensor {
   }
 
   get device(): Device {
-    return this.#storage.device;
+    return this.#place.storage.device;
   }
 
   /** The dtype of its numbers, also where those rest in blocks. */
   get dtype(): DType {
-    return this.#blocks?.dtype ?? this.#storage.dtype;
+    return this.#place.blocks?.dtype ?? this.#place.storage.dtype;
   }
 
   /**
    * How its numbers rest where they rest in blocks. `linear`, `embedding` and `linearCrossEntropy`
-   * read such a matrix a panel at a time, and `dequantize` makes a tensor of all its numbers; other
-   * ops refuse it.
+   * read such a matrix a panel at a time, and `cast` decodes all of it; other ops refuse it.
    */
   get blocks(): Blocks | undefined {
-    return this.#blocks;
+    return this.#place.blocks;
   }
 
   get storage(): Storage {
-    return this.#storage;
+    return this.#place.storage;
   }
 
   /** The index of the first element in the storage, or of the first word of blocks. */
   get offset(): number {
-    return this.#offset;
+    return this.#place.offset;
   }
 
   get rank(): number {
@@ -171,7 +189,11 @@ export class Tensor {
    * @throws {ShapeError} where the storage is too short.
    * @throws {RangeError} for rows that are not whole blocks.
    */
-  rebind(storage: Storage, offset: number, blocks = this.#blocks): void {
+  rebind(
+    storage: Storage,
+    offset: number,
+    blocks: BlockForm | undefined = this.#place.blocks,
+  ): void {
     if (this.origin !== undefined) {
       throw new StateError('tensor.rebind: expected a leaf, got the result of an op.');
     }
@@ -181,10 +203,8 @@ export class Tensor {
         `tensor.rebind: expected room for shape [${this.shape.join(', ')}] at element ${offset}, got a storage of ${storage.elementCount} elements.`,
       );
     }
-    this.#storage = storage;
-    this.#offset = offset;
-    this.#blocks = blocks;
-    this.#words = undefined;
+    const words = () => new Tensor(storage, [extent], offset);
+    this.#place = { storage, offset, blocks: blocks && { ...blocks, words: words() } };
   }
 
   /**
@@ -192,30 +212,14 @@ export class Tensor {
    * @throws {StateError} for numbers in blocks.
    */
   view(): View {
-    this.requireNumbers();
-    return this.#storage.view(this.#offset, this.size);
-  }
-
-  /** @throws {StateError} for numbers in blocks. Ops that look at no view call it. */
-  requireNumbers(): void {
-    if (this.#blocks !== undefined) {
-      throw new StateError(
-        `${this.name === '' ? 'tensor' : this.name}: expected numbers, got [${this.shape.join(', ')}] in ${this.#blocks.type} blocks. linear, embedding and linearCrossEntropy read blocks, as a weight or a table; give other ops dequantize(x).`,
-      );
-    }
-  }
-
-  /** The words of its blocks, as a u32 tensor over the same storage: always the same tensor. */
-  words(): Tensor {
-    const extent = extentOf(this.shape, this.#blocks);
-    this.#words ??= new Tensor(this.#storage, [extent], this.#offset);
-    return this.#words;
+    requireNumbers(this);
+    return this.#place.storage.view(this.#place.offset, this.size);
   }
 
   /** Returns a tensor of the same elements outside the graph, which shares the storage. */
   detach(): Tensor {
-    const tensor = new Tensor(this.#storage, this.shape, this.#offset);
-    tensor.#blocks = this.#blocks;
+    const tensor = new Tensor(this.#place.storage, this.shape, this.#place.offset);
+    tensor.#place = this.#place;
     this.device.scopes.track(tensor);
     return tensor;
   }
@@ -244,7 +248,7 @@ export class Tensor {
    */
   dispose(): void {
     if (this.isKept || !this.device.scopes.drop(this)) {
-      this.#storage.release();
+      this.#place.storage.release();
     }
   }
 
@@ -272,19 +276,19 @@ export class Tensor {
 
   /** Reads the raw elements back, little endian, exactly size * bytes-per-element long. */
   async toBytes(): Promise<Uint8Array> {
-    if (this.#blocks !== undefined) {
+    if (this.#place.blocks !== undefined) {
       const numbers = new Float32Array(this.size);
-      decodeBlocks(this.#blocks.type, await this.words().toBytes(), numbers);
-      return fromF32Array(numbers, this.#blocks.dtype);
+      decodeBlocks(this.#place.blocks.type, await this.#place.blocks.words.toBytes(), numbers);
+      return fromF32Array(numbers, this.#place.blocks.dtype);
     }
-    const start = this.#offset * byteSize(this.dtype);
+    const start = this.#place.offset * byteSize(this.dtype);
     const length = this.size * byteSize(this.dtype);
     if (length === 0) {
       return new Uint8Array(0);
     }
     const lead = start % 4;
     const whole = Math.ceil((lead + length) / 4) * 4;
-    const bytes = await this.#storage.read(start - lead, whole);
+    const bytes = await this.#place.storage.read(start - lead, whole);
     return lead === 0 ? bytes.subarray(0, length) : bytes.slice(lead, lead + length);
   }
 

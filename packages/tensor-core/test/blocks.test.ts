@@ -3,9 +3,9 @@
 
 import { BLOCK_SIZES, BLOCK_TYPES, type BlockType } from '@shardweave/dtypes/blocks';
 import {
+  cast,
   createDryBackend,
   Device,
-  dequantize,
   embedding,
   linear,
   linearCrossEntropy,
@@ -104,7 +104,7 @@ describe.each(DEVICES)('blocks on $name', ({ name, reason, open }) => {
     const device = new Device(backend);
     const weight = matrix(device, cell.type, cell.dtype);
     const [expected, got] = [
-      await results(device, compute, dequantize(weight), width),
+      await results(device, compute, cast(weight, cell.dtype), width),
       await results(device, compute, weight, width),
     ];
     expect(expected[1]!.some((slope) => slope !== 0)).toBe(true);
@@ -126,7 +126,7 @@ describe('a matrix in blocks', () => {
 
   it.each(BLOCK_TYPES)('gives the rows of ids and its numbers, %s', async (type) => {
     const table = matrix(device, type, 'f32', [5, 256]);
-    const numbers = (await dequantize(table).toArray()) as Float32Array;
+    const numbers = (await cast(table, 'f32').toArray()) as Float32Array;
     expect(await table.toArray()).toEqual(numbers);
     const rows = await embedding(table, device.tensor(Int32Array.of(4, 0, 5))).toArray();
     const expected = [...numbers.subarray(4 * 256), ...numbers.subarray(0, 256)];
@@ -138,9 +138,11 @@ describe('a matrix in blocks', () => {
     x.name = 'w';
     const advice = 'w: expected numbers, got [2, 32] in q4_0 blocks';
     expect(() => sum(x)).toThrow(advice);
-    expect(() => reshape(x, [64])).toThrow('give other ops dequantize(x)');
+    expect(() => reshape(x, [64])).toThrow('give other ops cast(x, dtype)');
     expect(() => matmul(device.zeros([1, 2]), x)).toThrow(advice);
-    expect(() => dequantize(device.zeros([2]))).toThrow('expected a tensor in blocks, got f32 [2]');
+    expect(() => cast(x, 'i32')).toThrow(
+      'expected a float dtype for numbers in q4_0 blocks, got i32',
+    );
   });
 
   it.each([

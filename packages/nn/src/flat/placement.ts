@@ -48,7 +48,7 @@ export function isCopy({ piece, storage }: Tensor): boolean {
 export function masterOf(tensor: Tensor): Tensor {
   const { piece, shape } = tensor;
   if (piece?.isPacked !== true) {
-    return tensor.blocks === undefined ? tensor : tensor.words();
+    return tensor.blocks?.words ?? tensor;
   }
   return new Tensor(piece.flat.storage, shape, piece.flat.offset + piece.start);
 }

@@ -11,7 +11,14 @@
 
 import { byteSize, isFloat, toF32Array } from '@shardweave/dtypes';
 import { BLOCK_SIZES, blocksByteLength, encodeBlocks } from '@shardweave/dtypes/blocks';
-import { type Device, type DType, type Shape, Tensor, type View } from '@shardweave/tensor-core';
+import {
+  type Blocks,
+  type Device,
+  type DType,
+  type Shape,
+  Tensor,
+  type View,
+} from '@shardweave/tensor-core';
 import { drawInto, recipeOf } from './deferred-parameter.js';
 
 /** How many numbers are on the host at once while they are encoded: 4 MiB of them. */
@@ -179,7 +186,7 @@ async function readDrawn(
  * @param numbers reads `count` of the parameter's numbers from `first` on
  */
 export async function encodedWords(
-  { blocks, size }: Pick<Tensor, 'blocks' | 'size'>,
+  { blocks, size }: { readonly blocks?: Pick<Blocks, 'type'> | undefined; readonly size: number },
   { start, length }: WordRange,
   numbers: (first: number, count: number) => Promise<Float32Array>,
 ): Promise<Uint8Array> {

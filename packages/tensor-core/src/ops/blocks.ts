@@ -1,7 +1,7 @@
 // Matrices whose numbers rest in ggml's blocks: making one, reading all its numbers, and walking
 // through them a panel at a time, so that a product never holds the whole of them.
 
-import { byteSize, isFloat } from '@shardweave/dtypes';
+import { byteSize, type DType, isFloat } from '@shardweave/dtypes';
 import { BLOCK_SIZES, BLOCK_TYPES, type BlockType } from '@shardweave/dtypes/blocks';
 import type { Device, TensorOptions } from '../device.js';
 import { DTypeError, OptionError, ShapeError } from '../errors.js';
@@ -22,17 +22,9 @@ const PANEL_BYTES_GPU = 64 * 2 ** 20;
  */
 const PANEL_STEP = 256;
 
-/**
- * All numbers of a matrix in blocks, in its dtype, as a tensor outside of the graph.
- * @throws {OptionError} for a tensor of plain numbers
- */
-export function dequantize(x: Tensor): Tensor {
-  if (x.blocks === undefined) {
-    throw new OptionError(
-      `dequantize: expected a tensor in blocks, got ${x.dtype} ${shapeText(x.shape)}.`,
-    );
-  }
-  const out = x.device.empty(x.shape, { dtype: x.dtype });
+/** All numbers of a matrix in blocks, as a tensor outside of the graph. */
+export function decoded(x: Tensor, dtype: DType): Tensor {
+  const out = x.device.empty(x.shape, { dtype });
   if (out.size > 0) {
     const [count, columns] = sidesOf(x);
     const places = { ids: undefined, firstRow: 0, count, firstColumn: 0, columns };
@@ -51,8 +43,8 @@ export function runDecode(
   >,
 ): void {
   const [rows, width] = sidesOf(x);
-  const words = x.words().view();
-  x.device.run('decodeBlocks', { words, out, type: x.blocks!.type, rows, width, ...places });
+  const { words, type } = x.blocks!;
+  x.device.run('decodeBlocks', { words: words.view(), out, type, rows, width, ...places });
 }
 
 /** Rows or columns [first, first + count) of a matrix, decoded: [count, width] or [rows, count]. */

@@ -14,7 +14,7 @@ import {
   runEpilogue,
 } from '../kernel-calls/matmul.js';
 import { type OptionRule, oneOf } from '../options.js';
-import { elementCountOf, type Tensor } from '../tensor.js';
+import { elementCountOf, requireNumbers, type Tensor } from '../tensor.js';
 import type { View } from '../view.js';
 import { eachPanel } from './blocks.js';
 import {
@@ -63,7 +63,7 @@ export function matmul(a: Tensor, b: Tensor, options: MatmulOptions = {}): Tenso
   const { transposeA = false, transposeB = false } = options;
   requireFloat('matmul', a, b);
   requireSameDevice('matmul', a, b);
-  b.requireNumbers();
+  requireNumbers(b);
   if (a.rank < 2 || b.rank < 2) {
     throw new ShapeError(
       `matmul: expected at least two axes each, got ${shapeText(a.shape)} x ${shapeText(b.shape)}. Reshape vectors to [1, n] or [n, 1].`,
@@ -315,7 +315,7 @@ function runMatmul(
   const batch = out.size / (m * n);
   const call: KernelCalls['matmul'] = {
     a: a.view(),
-    b: b.blocks === undefined ? b.view() : b.words().view(),
+    b: (b.blocks?.words ?? b).view(),
     out: out.view(),
     bias: options.bias?.view(),
     aSums: options.aSums?.view(),

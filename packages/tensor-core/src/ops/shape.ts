@@ -3,7 +3,7 @@
 
 import { checkNames } from '../check-options.js';
 import { ShapeError } from '../errors.js';
-import { elementCountOf, type Shape, Tensor } from '../tensor.js';
+import { elementCountOf, requireNumbers, type Shape, Tensor } from '../tensor.js';
 import {
   broadcastShapes,
   broadcastStrides,
@@ -202,7 +202,7 @@ function viewOf(
   offset: number,
   backward: (dy: Tensor) => Tensor,
 ): Tensor {
-  x.requireNumbers();
+  requireNumbers(x);
   const out = new Tensor(x.storage, shape, x.offset + offset);
   x.device.scopes.track(out);
   x.device.record({

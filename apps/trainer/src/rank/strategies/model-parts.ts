@@ -79,7 +79,7 @@ export function trainedParameters(model: LanguageModel): Tensor[] {
 /** The bytes of parameters as they rest. */
 export function bytesOf(parameters: readonly Tensor[]): number {
   return parameters.reduce((sum, parameter) => {
-    const { size, dtype } = parameter.blocks === undefined ? parameter : parameter.words();
+    const { size, dtype } = parameter.blocks?.words ?? parameter;
     return sum + size * byteSize(dtype);
   }, 0);
 }

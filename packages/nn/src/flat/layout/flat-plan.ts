@@ -126,7 +126,7 @@ export function pieceOf(param: Tensor): ShardPiece {
   if (param.piece !== undefined) {
     return param.piece;
   }
-  const flat = param.blocks === undefined ? param : param.words();
+  const flat = param.blocks?.words ?? param;
   return { flat, start: 0, length: flat.size };
 }
 
