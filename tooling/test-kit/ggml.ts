@@ -4,7 +4,7 @@
 import { readdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
-import type { BlockType } from '@shardweave/dtypes/blocks';
+import { type BlockType, decodeBlocks, encodeBlocks } from '@shardweave/dtypes/blocks';
 
 /** What these tests use of koffi: functions of C by their declarations. */
 interface Koffi {
@@ -52,9 +52,26 @@ export function ggmlEncode(type: BlockType, values: Float32Array): Uint8Array {
   return bytes.subarray(0, Number(length));
 }
 
-/** Decodes blocks into as many numbers as `into` holds. */
-export function ggmlDecode(type: BlockType, bytes: Uint8Array, into: Float32Array): void {
-  functions().decode[type](bytes, into, into.length);
+/**
+ * Returns the root of the mean squared error of our blocks, as a part of that of ggml's own:
+ * 1.02 is the most that issue 37 allows.
+ */
+export function errorBesideGgml(type: BlockType, values: Float32Array): number {
+  const errorOf = (bytes: Uint8Array) => {
+    const decoded = new Float32Array(values.length);
+    decodeBlocks(type, bytes, decoded);
+    return Math.sqrt(decoded.reduce((sum, value, i) => sum + (value - values[i]!) ** 2, 0));
+  };
+  return errorOf(encodeBlocks(type, values)) / errorOf(ggmlEncode(type, values));
+}
+
+/** Returns the first number that is not ggml's to the bit; -1 where all are. */
+export function firstUnlikeGgml(type: BlockType, bytes: Uint8Array, count: number): number {
+  const ours = new Uint32Array(count);
+  const theirs = new Uint32Array(count);
+  decodeBlocks(type, bytes, new Float32Array(ours.buffer));
+  functions().decode[type](bytes, new Float32Array(theirs.buffer), count);
+  return ours.findIndex((bits, i) => bits !== theirs[i]);
 }
 
 /**

@@ -59,6 +59,8 @@ describe('shardweave gguf', () => {
   it.each([
     ['f16', 1],
     ['q8_0', 0.55],
+    // The table, which is the head as well, stays in q8_0 where rows are no blocks of 256.
+    ['q4_0', 0.47],
   ])('writes a model in shards as %s', async (type, half) => {
     const path = join(folder, `${type}.gguf`);
     const { code, out, err } = await run('--model', model, '--out', path, '--type', type);
@@ -79,7 +81,7 @@ describe('shardweave gguf', () => {
     const help = await run('--help');
     expect(help.code).toBe(0);
     expect(help.out).toMatch(
-      /--type <f32\|f16\|bf16\|q8_0> .*\(default: f16; of adapters\s+f32\)/s,
+      /--type <f32\|f16\|bf16\|q8_0\|q6_K\|.*\|q4_K_M\|.*\|q4_0> .*\(default: f16; of adapters\s+f32\)/s,
     );
     const quiet = await run('--model', model, '--out', join(folder, 'quiet.gguf'), '--quiet');
     expect(quiet).toEqual({ code: 0, out: '', err: '' });
@@ -137,7 +139,7 @@ describe('shardweave gguf', () => {
     [
       'an unknown type',
       () => ['--model', model, '--out', 'x', '--type', 'q4'],
-      /--type: expected one of f32, f16, bf16, q8_0, got "q4"\. See/,
+      /--type: expected one of f32, f16, .*, q4_0, got "q4"\. Did you mean "?q4_K_M/,
     ],
     ['no directory', () => ['--model', join(folder, 'none'), '--out', 'x'], /got .*none\. Train/],
     [

@@ -5,13 +5,16 @@ import type { HostTensor, LazyTensor, ModelConfig } from '@shardweave/nn';
 import { peftLayers, readPeftState } from '@shardweave/nn';
 import { GgufModelError, GgufUsageError } from './errors.js';
 import { fileTensor } from './file-tensor.js';
+import { fittingType, type GgufType } from './file-types.js';
 import { type GgufFile, type GgufTensor, ggufFile } from './gguf-file.js';
 import { adapterMetadata } from './model-metadata.js';
 import { type TensorPlan, tensorPlans } from './model-tensors.js';
 import type { RowPlan } from './tensor-rows.js';
-import { GGUF_TYPES, type GgufType } from './tensor-types.js';
 
 const CALL = 'adapterGguf';
+/** Adapters are small, and fewer bits would lose more than they save. */
+const ADAPTER_TYPES = ['f32', 'f16', 'bf16', 'q8_0'] as const;
+type AdapterType = (typeof ADAPTER_TYPES)[number];
 
 /** Adapters as PEFT's files have them. */
 export interface AdapterGguf {
@@ -29,8 +32,8 @@ export interface AdapterGguf {
 /** The type of the factors of an adapter file, and the name of the adapters. */
 export interface AdapterGgufOptions {
   /**
-   * The type of the factors. A factor whose rows are not whole blocks is f16: that of lora_B, for
-   * q8_0, unless the rank is a multiple of 32.
+   * The type of the factors: f32, f16, bf16 or q8_0. A factor whose rows are not whole blocks is
+   * f16: that of lora_B, for q8_0, unless the rank is a multiple of 32.
    */
   readonly type: GgufType;
   /** The name of the adapters (`general.name`). */
@@ -61,10 +64,11 @@ export interface AdapterGgufOptions {
  */
 export function adapterGguf(adapter: AdapterGguf, options: AdapterGgufOptions): GgufFile {
   const { base, alpha } = adapter;
-  const { type, name } = options;
-  if (!GGUF_TYPES.includes(type)) {
+  const { name } = options;
+  const type = ADAPTER_TYPES.find((known) => known === options.type);
+  if (type === undefined) {
     throw new GgufUsageError(
-      `${CALL}: expected type to be ${GGUF_TYPES.join(', ')}, got ${JSON.stringify(type)}.`,
+      `${CALL}: expected type to be ${ADAPTER_TYPES.join(', ')}, got ${JSON.stringify(options.type)}.`,
     );
   }
   if (!(alpha > 0 && alpha < Number.POSITIVE_INFINITY)) {
@@ -95,7 +99,7 @@ function factorTensors(
   options: {
     readonly plan: TensorPlan;
     readonly state: AdapterGguf['state'];
-    readonly type: GgufType;
+    readonly type: AdapterType;
   },
 ): GgufTensor[] {
   const { plan, state, type } = options;
@@ -105,8 +109,9 @@ function factorTensors(
     const source = `${layer}.${which}.weight`;
     const name = `${plan.name}.${which.toLowerCase()}`;
     const shape = [rows.rows, rows.columns];
+    const stored = fittingType(type, rows.columns);
     const factorPlan = { name, source, shape, rows, isAlwaysF32: false, isTable: false };
-    return fileTensor(factorPlan, { tensor: state.get(source)!, type, call: CALL });
+    return fileTensor(factorPlan, { tensor: state.get(source)!, type: stored, call: CALL });
   };
   const { rowAt } = plan.rows;
   return [

@@ -5,7 +5,7 @@ import { GgufModelError } from './errors.js';
 import type { GgufTensor } from './gguf-file.js';
 import type { TensorPlan } from './model-tensors.js';
 import { rowPieces } from './tensor-rows.js';
-import { encode, type GgufType, type SourceType, TYPE_INFO } from './tensor-types.js';
+import { encode, type GgufTensorType, type SourceType } from './tensor-types.js';
 
 /**
  * The tensor of the file that a plan describes, read and encoded when its turn comes.
@@ -16,7 +16,8 @@ export function fileTensor(
   plan: TensorPlan,
   options: {
     readonly tensor: HostTensor | LazyTensor;
-    readonly type: GgufType;
+    /** The type in the file. */
+    readonly type: GgufTensorType;
     readonly call: string;
   },
 ): GgufTensor {
@@ -34,29 +35,21 @@ export function fileTensor(
       `${call}: expected '${source}' in f32, f16 or bf16, got ${dtype}. Others are not read.`,
     );
   }
-  const to = storedType(plan, type);
   return {
     name,
-    type: to,
+    type,
     shape,
-    pieces: () => encodedPieces(tensor, { plan, from: dtype, to }),
+    pieces: () => encodedPieces(tensor, { plan, from: dtype, to: type }),
   };
 }
 
 async function* encodedPieces(
   tensor: HostTensor | LazyTensor,
-  options: { readonly plan: TensorPlan; readonly from: SourceType; readonly to: GgufType },
+  options: { readonly plan: TensorPlan; readonly from: SourceType; readonly to: GgufTensorType },
 ): AsyncGenerator<Uint8Array, void, undefined> {
   const { plan, from, to } = options;
   const data = 'data' in tensor ? tensor.data : await tensor.read();
   for (const piece of rowPieces(data, { plan: plan.rows, type: from })) {
     yield encode(piece, { name: plan.source, from, to });
   }
-}
-
-function storedType({ shape, isAlwaysF32 }: TensorPlan, type: GgufType): GgufType {
-  if (shape.length === 1 || isAlwaysF32) {
-    return 'f32';
-  }
-  return shape.at(-1)! % TYPE_INFO[type].blockElements === 0 ? type : 'f16';
 }

@@ -3,7 +3,7 @@
 
 import { ByteWriter } from './byte-writer.js';
 import { GgufUsageError } from './errors.js';
-import { type GgufType, storedBytes, TYPE_INFO } from './tensor-types.js';
+import { type GgufTensorType, storedBytes, TYPE_INFO } from './tensor-types.js';
 
 /** A value of a header, with the format's name of its type. */
 export type MetadataValue =
@@ -16,7 +16,7 @@ export type MetadataValue =
 /** A tensor to be written. */
 export interface GgufTensor {
   readonly name: string;
-  readonly type: GgufType;
+  readonly type: GgufTensorType;
   /** The dimensions, outermost first; at most four. */
   readonly shape: readonly number[];
   /** Its bytes in order, in the encoding of its type. */

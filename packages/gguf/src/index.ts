@@ -2,6 +2,7 @@
 
 export { type AdapterGguf, type AdapterGgufOptions, adapterGguf } from './adapter-gguf.js';
 export * from './errors.js';
+export { GGUF_TYPES, type GgufType } from './file-types.js';
 export {
   type GgufFile,
   type GgufTensor,
@@ -9,4 +10,4 @@ export {
   type MetadataValue,
 } from './gguf-file.js';
 export { MODEL_TEXTS, type ModelGguf, type ModelGgufOptions, modelGguf } from './model-gguf.js';
-export { GGUF_TYPES, type GgufType } from './tensor-types.js';
+export type { GgufTensorType } from './tensor-types.js';

@@ -5,11 +5,11 @@ import type { HostTensor, LazyTensor, ModelConfig } from '@shardweave/nn';
 import { parseModelConfig } from '@shardweave/nn';
 import { GgufModelError, GgufUsageError } from './errors.js';
 import { fileTensor } from './file-tensor.js';
+import { GGUF_TYPES, type GgufType, tensorTypes } from './file-types.js';
 import { type GgufFile, ggufFile } from './gguf-file.js';
 import { modelMetadata } from './model-metadata.js';
 import { type TensorPlan, tensorPlans } from './model-tensors.js';
 import { ropeFactors } from './rope-factors.js';
-import { GGUF_TYPES, type GgufType } from './tensor-types.js';
 import { tokenizerMetadata } from './tokenizer/tokenizer-metadata.js';
 
 /** The files of a model's directory, other than its weights, from which a GGUF is made. */
@@ -32,8 +32,9 @@ export interface ModelGguf {
 /** The type of the matrices of a GGUF file, and the name of its model. */
 export interface ModelGgufOptions {
   /**
-   * The type of matrices. Vectors and GPT-2's positions are always f32, and matrices whose rows are
-   * not whole blocks are f16.
+   * The type of matrices. Vectors and GPT-2's positions are always f32. A file in blocks has
+   * another type where llama.cpp's own has one: the head, matrices of a mixture that get more bits,
+   * and those whose rows are not whole blocks.
    */
   readonly type: GgufType;
   /** The name of the model (`general.name`). */
@@ -76,8 +77,9 @@ export function modelGguf(model: ModelGguf, options: ModelGgufOptions): GgufFile
   const factors = config.model_type === 'gpt2' ? undefined : ropeFactors(config);
   const plans = tensorPlans(config);
   checkNames(plans, { state, config });
-  const tensors = plans.map((plan) =>
-    fileTensor(plan, { tensor: state.get(plan.source)!, type, call: 'modelGguf' }),
+  const types = tensorTypes(plans, { config, type });
+  const tensors = plans.map((plan, i) =>
+    fileTensor(plan, { tensor: state.get(plan.source)!, type: types[i]!, call: 'modelGguf' }),
   );
   return ggufFile(metadata, factors === undefined ? tensors : [factors, ...tensors]);
 }

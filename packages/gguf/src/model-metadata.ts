@@ -3,8 +3,8 @@
 
 import type { DecoderConfig, Gpt2Config, ModelConfig } from '@shardweave/nn';
 import { GgufModelError } from './errors.js';
+import { FILE_TYPES, type GgufType } from './file-types.js';
 import type { MetadataValue } from './gguf-file.js';
-import { type GgufType, TYPE_INFO } from './tensor-types.js';
 
 /** The version of the layout of quantized blocks. */
 const QUANTIZATION_VERSION = 2;
@@ -51,7 +51,7 @@ function general(
     ['general.architecture', text(options.architecture)],
     ['general.type', text(kind)],
     ['general.name', text(options.name)],
-    ['general.file_type', count(TYPE_INFO[options.type].fileType)],
+    ['general.file_type', count(FILE_TYPES[options.type].id)],
     ['general.quantization_version', count(QUANTIZATION_VERSION)],
   ];
 }

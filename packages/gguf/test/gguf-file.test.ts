@@ -224,8 +224,10 @@ describe('modelGguf', () => {
 
   it('refuses an unknown type, and a model without a config', () => {
     const { texts, state } = bareModel(ROWS);
-    const type = 'q4_0' as GgufType;
-    expect(() => modelGguf({ texts, state }, { type, name: 'x' })).toThrow(/f32, f16, bf16, q8_0/);
+    const type = 'q3_K' as GgufType;
+    expect(() => modelGguf({ texts, state }, { type, name: 'x' })).toThrow(
+      /f32, f16, bf16, q8_0, .*, q4_0, got "q3_K"/,
+    );
     texts.delete('config.json');
     const act = () => modelGguf({ texts, state }, { type: 'f32', name: 'x' });
     expect(act).toThrow(GgufUsageError);

@@ -35,7 +35,7 @@ const FLAGS = {
   ]),
   type: flag(oneOf(GGUF_TYPES), undefined, [
     `--type <${GGUF_TYPES.join('|')}>`,
-    'of matrices; q8_0: 8 bits, a scale for 32 (default: f16; of adapters f32)',
+    'of matrices, as llama.cpp names its files (default: f16; of adapters f32)',
   ]),
   quiet: QUIET,
 };
@@ -50,6 +50,10 @@ export const gguf = defineWriter({
     {
       line: 'gguf --model runs/first --out first.gguf --type q8_0',
       says: 'a trained model in 8 bits, its tokenizer inside',
+    },
+    {
+      line: 'gguf --model DIR --out model.gguf --type q4_K_M',
+      says: 'in 4 to 6 bits, each matrix in the type that llama.cpp itself gives it',
     },
     { line: 'gguf --model DIR --out model.gguf', says: 'in f16' },
     {

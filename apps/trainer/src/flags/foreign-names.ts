@@ -54,7 +54,10 @@ const VALUES: Readonly<Record<string, readonly string[]>> = {
   fp32: ['float32', 'f32', 'float', '32-true'],
   fsdp: ['fsdp2', 'full-shard', 'zero3', 'deepspeed'],
   gpt2: ['tiktoken', 'bpe', 'r50k-base'],
-  q8_0: ['q8', 'int8'],
+  q4_K_M: ['q4', 'int4', '4bit'],
+  q5_K_M: ['q5'],
+  q6_K: ['q6'],
+  q8_0: ['q8', 'int8', '8bit'],
   webgpu: ['gpu', 'cuda', 'mps', 'metal', 'rocm', 'hip', 'xpu', 'vulkan'],
   ws: ['tcp', 'gloo', 'websocket', 'socket'],
   wsd: ['warmup-stable-decay', 'trapezoidal'],
@@ -67,7 +70,7 @@ const VALUES: Readonly<Record<string, readonly string[]>> = {
  */
 export function ownValue(typed: string, own: readonly string[]): string | undefined {
   const value = dashed(typed);
-  return own.find((name) => name === value || VALUES[name]?.includes(value));
+  return own.find((name) => dashed(name) === value || VALUES[name]?.includes(value));
 }
 
 /** A name or a value as these tables have it. */

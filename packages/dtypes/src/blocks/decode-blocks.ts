@@ -27,7 +27,8 @@ const DECODERS: Readonly<Record<BlockType, (place: Place) => void>> = {
 
 /**
  * Writes the numbers of whole blocks into `into`, which says how many there are.
- * @throws {RangeError} for an unknown type, numbers that do not fill whole blocks, and too few bytes
+ * @throws {RangeError} for an unknown type, numbers that do not fill whole blocks, and too few
+ * bytes
  */
 export function decodeBlocks(type: BlockType, bytes: Uint8Array, into: Float32Array): void {
   const byteLength = blocksByteLength(type, into.length);

@@ -33,7 +33,7 @@ export function encodeSubBlocks(
   }
 }
 
-/** The codes of a sub-block of 32: nibbles and, where there are 32 codes, fifth bits before them. */
+/** The codes of 32 numbers: nibbles and, where there are 32 codes, fifth bits before them. */
 function putCodes(
   { values, first, most }: Span,
   place: Line & { readonly bytes: Uint8Array; readonly at: number; readonly part: number },

@@ -167,6 +167,18 @@ export const SMALL_MODELS = {
   },
 } as const satisfies Readonly<Record<string, SmallModel>>;
 
+/** A model whose rows are whole blocks of 256. In a mixture its second layer has more bits. */
+export const WIDE: SmallModel = {
+  pre: 'llama-bpe',
+  config: {
+    ...SIZES,
+    model_type: 'llama',
+    hidden_size: 256,
+    intermediate_size: 256,
+    initializer_range: 0.06,
+  },
+};
+
 /**
  * Enough training steps that the likeliest token leads by more than rounding to 8 bits moves
  * logits.
@@ -181,12 +193,8 @@ let backend: ReturnType<typeof createCpuBackend> | undefined;
  * other's place unnoticed.
  */
 export async function makeSmall({ config, pre }: SmallModel, text: string) {
-  backend ??= createCpuBackend({ threads: 1 });
-  const device = new Device(await backend);
-  const model =
-    config.model_type === 'gpt2'
-      ? new Gpt2(device, config as Partial<Gpt2Config>)
-      : new Decoder(device, config as DecoderOptions);
+  const model = await newModel(config);
+  const { device } = model;
   let seed = 1;
   const random = () => {
     seed = (seed * 48_271) % 2_147_483_647;
@@ -203,11 +211,7 @@ export async function makeSmall({ config, pre }: SmallModel, text: string) {
   const tokenizer = new Tokenizer(JSON.parse(tokenizerText(pre)), JSON.parse(tokenizerConfigText));
   const encode = (of: string) => tokenizer.encode(of, { add_special_tokens: false }).ids;
   await learn(model, encode(text));
-  const texts = new Map([
-    ['config.json', modelConfigText(model.config)],
-    ['tokenizer.json', tokenizerText(pre)],
-    ['tokenizer_config.json', tokenizerConfigText],
-  ]);
+  const texts = textsOf(model, pre);
   /** Returns rows of logits, one after each token. */
   const logits = async (tokens: readonly number[]): Promise<Float32Array[]> => {
     const ids = device.tensor(Int32Array.from(tokens), [1, tokens.length]);
@@ -230,6 +234,32 @@ export async function makeSmall({ config, pre }: SmallModel, text: string) {
     return factors;
   };
   return { state: await stateDict(model), texts, config: model.config, encode, logits, adapt };
+}
+
+/** Returns a model of any shape, all zeros: what its file says of each tensor is quick to judge. */
+export async function zeroModel({ config, pre }: SmallModel) {
+  const model = await newModel(config);
+  const state = new Map<string, HostTensor>();
+  for (const [name, tensor] of await stateDict(model)) {
+    state.set(name, { ...tensor, data: new Uint8Array(tensor.data.byteLength) });
+  }
+  return { state, texts: textsOf(model, pre) };
+}
+
+async function newModel(config: SmallModel['config']): Promise<Gpt2 | Decoder> {
+  backend ??= createCpuBackend({ threads: 1 });
+  const device = new Device(await backend);
+  return config.model_type === 'gpt2'
+    ? new Gpt2(device, config as Partial<Gpt2Config>)
+    : new Decoder(device, config as DecoderOptions);
+}
+
+function textsOf(model: Gpt2 | Decoder, pre: PreName): Map<string, string> {
+  return new Map([
+    ['config.json', modelConfigText(model.config)],
+    ['tokenizer.json', tokenizerText(pre)],
+    ['tokenizer_config.json', tokenizerConfigText],
+  ]);
 }
 
 /**
