@@ -36,7 +36,7 @@ const PREBUILT: Readonly<Record<string, string>> = {
   'win32-arm64': 'win-arm64',
 };
 
-// Packages that hold them back from tests of others: they are found as those that need them do.
+// koffi and node-llama-cpp are devDependencies of packages/gguf, and are looked for from there.
 const fromGguf = createRequire(new URL('../../packages/gguf/package.json', import.meta.url));
 
 const found = findLibraries();

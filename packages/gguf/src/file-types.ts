@@ -16,7 +16,7 @@ interface FileType {
   readonly most: GgufTensorType;
 }
 
-/** Those of one type are the mixtures `_S` where llama.cpp has no file without a mixture. */
+/** llama.cpp has no numbers of their own for q4_K and q5_K, which are nearest to `_S`. */
 export const FILE_TYPES: Readonly<Record<GgufType, FileType>> = {
   f32: { id: 0, most: 'f32' },
   f16: { id: 1, most: 'f16' },

@@ -17,7 +17,8 @@ describe.skipIf(noGgml !== undefined)(`llama_model_quantize${suffix}`, () => {
     ['a llama of 34 layers', decoder('llama', 34, { intermediate_size: 512 })],
     ['a llama of 32 layers, of width 64', decoder('llama', 32, { ...NARROW, ...TIED })],
     ['a llama with rows of 288', decoder('llama', 4, { hidden_size: 288 })],
-    // These two are as deep as those of 65 and 70 billion weights.
+    ['a llama with rows of 80', decoder('llama', 2, { hidden_size: 80 })],
+    // These are as deep as those of 65 and 70 billion weights.
     ['a llama of 80 layers', decoder('llama', 80, NARROW)],
     [
       'a llama of 80 layers, each head with its v',
