@@ -3,6 +3,7 @@
 // median times, and ratios. The task lora takes a shape of bench/shapes with adapters on all linear
 // layers, for engines that can do that:
 //   node bench/run.mjs --tasks lora --shape smollm2-135m --engines shardweave-cpu,torch
+//   node bench/run.mjs --tasks lora --shape smollm2-135m --engines base-bf16,base-q8_0,base-q4_0
 // Usage: node bench/run.mjs [--tasks matmul,step] [--model small|26m|124m] [--shape NAME]
 //   [--engines a,b] [--rounds N] [--report FILE]
 
@@ -45,6 +46,14 @@ const ENGINES = {
   'tfjs-webgpu': ['node', 'engines/tfjs.mjs', 'webgpu'],
 };
 
+/** For the task lora alone: a base of each type, one thread, in bf16. */
+const BASES = Object.fromEntries(
+  ['bf16', 'q8_0', 'q4_0', 'q4_K'].map((type) => [
+    `base-${type}`,
+    ['node', 'engines/shardweave.mjs', 'cpu', '1', 'wasm', type],
+  ]),
+);
+
 const { values: flags } = parseArgs({
   options: {
     tasks: { type: 'string', default: 'matmul,step' },
@@ -62,7 +71,7 @@ const ENVIRONMENT = { BENCH_MODEL: flags.model, BENCH_SHAPE: JSON.stringify(mode
 const record = await startRecord('bench/run.mjs');
 const engines = [];
 for (const key of flags.engines.split(',')) {
-  const command = ENGINES[key];
+  const command = ENGINES[key] ?? BASES[key];
   const env = { ...ENVIRONMENT, ...(command[0] === PYTHON && threadsOfLibraries(command[2])) };
   const engine = await openEngine(key, { command, env });
   if (engine !== undefined) {
@@ -123,7 +132,7 @@ function report() {
     parts.push(`## f32 matrix product, GFLOP/s, ${which}`, table(['layout, size', ...keys], body));
   }
   for (const { task, times } of rows.filter(({ task }) => task !== 'matmul')) {
-    const ours = ['shardweave-cpu', 'shardweave-native', 'shardweave-webgpu'].filter(
+    const ours = ['shardweave-cpu', 'shardweave-native', 'shardweave-webgpu', 'base-bf16'].filter(
       (key) => times[key],
     );
     const head = ['engine', 'best, ms', 'median, ms', 'processor time, ms'];

@@ -1,5 +1,6 @@
 // Our engine, which runs the built packages. `plain` leaves Node's flags alone, as a program does
-// that imports the packages. Usage: node shardweave.mjs cpu|webgpu [THREADS] [wasm|native|plain]
+// that imports the packages. With a base type the task lora computes in bf16, beside a base that
+// rests in it. Usage: node shardweave.mjs cpu|webgpu [THREADS] [wasm|native|plain] [BASE TYPE]
 
 import {
   AdamW,
@@ -8,12 +9,13 @@ import {
   makeModel,
   packParameters,
   parseModelConfig,
+  quantizeBase,
 } from '../../packages/nn/dist/index.js';
 import { Device, matmul, mean } from '../../packages/tensor-core/dist/index.js';
 import { GPT, tokens } from '../gpt-shape.mjs';
 import { serve } from './serve.mjs';
 
-const [kind, threads = '2', products = 'wasm'] = process.argv.slice(2);
+const [kind, threads = '2', products = 'wasm', baseType] = process.argv.slice(2);
 if (products !== 'plain') {
   await import('../relaxed-simd.mjs');
 }
@@ -55,17 +57,21 @@ serve(`shardweave ${kind} (${backend.info.description})`, {
 
   async lora({ config, rank, shape, lr }) {
     const model = makeModel(device, parseModelConfig(JSON.stringify(config)));
-    applyLora(model, { rank });
+    const computeDType = baseType === undefined ? 'f32' : 'bf16';
+    applyLora(model, { rank, baseDType: computeDType });
+    if (baseType !== undefined && baseType !== 'bf16') {
+      await quantizeBase(model, { type: baseType });
+    }
     const count = shape[0] * shape[1];
     const at = (i) => (i * 7 + 3 * (i >> 4)) % config.vocab_size;
     const ids = Int32Array.from({ length: count }, (_, i) => at(i));
     const targets = Int32Array.from({ length: count }, (_, i) => at(i + 1));
-    return stepsOf(model, { ids, targets, shape, lr });
+    return stepsOf(model, { ids, targets, shape, lr, computeDType });
   },
 });
 
-function stepsOf(model, { ids, targets, shape, lr }) {
-  packParameters(model);
+function stepsOf(model, { ids, targets, shape, lr, computeDType = 'f32' }) {
+  packParameters(model, { computeDType });
   const trained = model.parameters().filter(({ requiresGrad }) => requiresGrad);
   const optimizer = new AdamW(trained, { lr });
   return async (repetitions) => {

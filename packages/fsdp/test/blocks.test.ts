@@ -1,10 +1,10 @@
 // Frozen weights in ggml's blocks are words at rest, on the wire and while they are gathered: no
 // copy of their numbers exists beside a product.
 
-import { blocksByteLength } from '@shardweave/dtypes/blocks';
+import { blocksByteLength, encodeBlocks } from '@shardweave/dtypes/blocks';
 import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { summonFullParams } from '@shardweave/fsdp/fairscale';
-import { Linear, quantizeBase, Sequential } from '@shardweave/nn';
+import { Linear, loadStateDict, quantizeBase, Sequential, stateDict } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
 import { freeze, onRanks } from '../../../tooling/test-kit/index.ts';
@@ -43,6 +43,23 @@ it.each([1, 2, 3])('rests, is gathered and crosses the wire by formula at %i', (
     expect(device.ledger.peak().gathered).toBe(words + 2 * masters * worldSize);
     expect(received.get('first.blocks')).toBe(worldSize === 1 ? undefined : 4 * shardLength);
     x.dispose();
+  }),
+);
+
+it.each(['q8_0', 'q4_K'] as const)('is encoded by each rank for its own part, in %s', (type) =>
+  onRanks(3, async (rank) => {
+    const { device } = rank;
+    const numbers = Float32Array.from({ length: WIDTH * WIDTH }, (_, i) => Math.sin(i * i));
+    const frozen = freeze(
+      new Linear(device, { inFeatures: WIDTH, outFeatures: WIDTH, bias: false }),
+    );
+    await quantizeBase(frozen, { type });
+    const model = wrapIn(rank)(frozen, 'only');
+    const data = new Uint8Array(numbers.buffer);
+    const entry = { dtype: 'f32', shape: [WIDTH, WIDTH], data } as const;
+    await loadStateDict(model, new Map([['weight', entry]]));
+    const { data: words } = (await stateDict(model)).get('weight')!;
+    expect(words).toEqual(encodeBlocks(type, numbers));
   }),
 );
 

@@ -56,7 +56,11 @@ type Compute = (weight: Tensor, x: Tensor) => Tensor;
 const OPS: Readonly<Record<string, { readonly width: number; readonly compute: Compute }>> = {
   'a linear layer': {
     width: IN,
-    compute: (weight, x) => linear(x, { weight, transposeWeight: true, activation: 'gelu' }),
+    compute: (weight, x) => {
+      const values = Float32Array.from({ length: OUT }, (_, i) => Math.cos(i));
+      const bias = x.device.tensor(values, [OUT]);
+      return linear(x, { weight, bias, transposeWeight: true, activation: 'gelu' });
+    },
   },
   'a linear layer of [in, out]': { width: OUT, compute: (weight, x) => linear(x, { weight }) },
   'the loss of a head': {
