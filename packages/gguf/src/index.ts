@@ -1,4 +1,4 @@
-// Writes GGUF files, and models of the Hugging Face layout as such files.
+// Writes and reads GGUF files, and models of the Hugging Face layout as such files.
 
 export { type AdapterGguf, type AdapterGgufOptions, adapterGguf } from './adapter-gguf.js';
 export * from './errors.js';
@@ -10,4 +10,20 @@ export {
   type MetadataValue,
 } from './gguf-file.js';
 export { MODEL_TEXTS, type ModelGguf, type ModelGgufOptions, modelGguf } from './model-gguf.js';
+export { ggufConfigText } from './read/config-text.js';
+export type { GgufValue } from './read/metadata-values.js';
+export {
+  type ByteRange,
+  type Gguf,
+  openGguf,
+  openGgufShards,
+  type StoredTensor,
+} from './read/open-gguf.js';
+export {
+  type GgufModelTensor,
+  type ReadModel,
+  type RowRange,
+  readGgufModel,
+} from './read/read-model.js';
+export { STORED_TYPES, type StoredType } from './read/stored-types.js';
 export type { GgufTensorType } from './tensor-types.js';

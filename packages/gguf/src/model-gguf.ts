@@ -102,7 +102,8 @@ function checkNames(
   }
 }
 
-function firstOf(names: readonly string[]): string {
+/** Up to three names, and how many more there are. */
+export function firstOf(names: readonly string[]): string {
   const shown = names.slice(0, 3).join(', ');
   return names.length > 3 ? `${shown} and ${names.length - 3} more` : shown;
 }

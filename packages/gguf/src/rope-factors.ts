@@ -4,21 +4,32 @@
 import type { DecoderConfig, RopeScaling } from '@shardweave/nn';
 import type { GgufTensor } from './gguf-file.js';
 
+/** The name of the tensor of factors. */
+export const ROPE_FACTORS = 'rope_freqs.weight';
+
 /** The tensor `rope_freqs.weight`; undefined where frequencies are not scaled. */
 export function ropeFactors(config: DecoderConfig): GgufTensor | undefined {
-  const { rope_scaling: scaling, rope_theta: base, head_dim: headDim } = config;
+  const { rope_scaling: scaling } = config;
   if (scaling === null) {
     return undefined;
   }
-  const factors = Float32Array.from({ length: headDim / 2 }, (_, pair) =>
-    factorOf(base ** ((-2 * pair) / headDim), scaling),
-  );
+  const factors = factorsOf(config, scaling);
   return {
-    name: 'rope_freqs.weight',
+    name: ROPE_FACTORS,
     type: 'f32',
     shape: [factors.length],
     pieces: () => [new Uint8Array(factors.buffer)],
   };
+}
+
+/** The factor of each frequency, one for each pair of a head's columns. */
+export function factorsOf(
+  { rope_theta: base, head_dim: headDim }: Pick<DecoderConfig, 'rope_theta' | 'head_dim'>,
+  scaling: RopeScaling,
+): Float32Array<ArrayBuffer> {
+  return Float32Array.from({ length: headDim / 2 }, (_, pair) =>
+    factorOf(base ** ((-2 * pair) / headDim), scaling),
+  );
 }
 
 /**

@@ -13,6 +13,16 @@ export interface RowPlan {
   readonly isTransposed?: boolean;
 }
 
+/** The row of the file at which each row of the source is: the table of `rowAt` the other way. */
+export function fileRowsOf(plan: RowPlan & Required<Pick<RowPlan, 'rowAt'>>): Uint32Array {
+  const { rows, rowAt } = plan;
+  const fileRows = new Uint32Array(rows);
+  for (let row = 0; row < rows; row++) {
+    fileRows[rowAt(row)] = row;
+  }
+  return fileRows;
+}
+
 /** About how many elements are converted at a time. */
 const PIECE_ELEMENTS = 2 ** 20;
 
