@@ -26,4 +26,5 @@ export {
   readGgufModel,
 } from './read/read-model.js';
 export { STORED_TYPES, type StoredType } from './read/stored-types.js';
+export { ggufTokenizerTexts } from './read/tokenizer-texts.js';
 export type { GgufTensorType } from './tensor-types.js';

@@ -6,7 +6,7 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { Tokenizer } from '@huggingface/tokenizers';
 import { toF32Array } from '@shardweave/dtypes';
-import { adapterGguf, modelGguf } from '@shardweave/gguf';
+import { adapterGguf, ggufTokenizerTexts, modelGguf, openGguf } from '@shardweave/gguf';
 import { afterAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { errorBesideGgml } from '../../../tooling/test-kit/ggml.ts';
@@ -18,6 +18,7 @@ import {
   WIDE,
 } from './support/hub-models.ts';
 import { llamaLogits, openLlama, tokenIds } from './support/llama-cpp.ts';
+import { sourceOf } from './support/raw-gguf.ts';
 import { bytesOf } from './support/written.ts';
 
 const TEXT =
@@ -73,6 +74,7 @@ describe.each(Object.entries(SMALL_MODELS))('%s', async (name, small) => {
     const given = small.pre === 'qwen2' ? HARD.map((text) => text.normalize('NFC')) : HARD;
     const found = await tokenIds(llama, { path, texts: given });
     expect(found).toEqual(given.map(encode));
+    expect(given.map((await readBack(path)).encode)).toEqual(found);
   });
 
   // This is the last one, because it changes the model.
@@ -136,6 +138,10 @@ it('has the tokens of a tokenizer of SentencePiece, by scores', async () => {
   const given = [...HARD.slice(0, 4), 'one</s>two <s>three'];
   const found = await tokenIds(llama, { path, texts: given });
   expect(found).toEqual(given.map((text) => hub.encode(text, { add_special_tokens: false }).ids));
+  const back = await readBack(path);
+  expect(given.map(back.encode)).toEqual(found);
+  // The space before a text is no part of it.
+  expect(found.slice(0, 4).map(back.decode)).toEqual(given.slice(0, 4));
 });
 
 // These are the whole vocabularies of published models, with tiny weights.
@@ -160,8 +166,24 @@ describe.each([
     const found = await tokenIds(llama, { path, texts: given });
     const encode = (text: string) => hub.encode(text, { add_special_tokens: false }).ids;
     expect(found).toEqual(given.map(encode));
+    const back = await readBack(path);
+    expect(given.map(back.encode)).toEqual(found);
+    expect(found.map(back.decode)).toEqual(given);
   });
 });
+
+/** The tokenizer that a file's metadata becomes. */
+async function readBack(path: string) {
+  const texts = ggufTokenizerTexts(await openGguf(sourceOf(readFileSync(path))));
+  const [json, config] = ['tokenizer.json', 'tokenizer_config.json'].map((name) =>
+    JSON.parse(texts.get(name)!),
+  ) as [object, object];
+  const tokenizer = new Tokenizer(json, config);
+  return {
+    encode: (text: string) => tokenizer.encode(text, { add_special_tokens: false }).ids,
+    decode: (ids: number[]) => tokenizer.decode(ids),
+  };
+}
 
 function bestOf(row: Float32Array): number {
   return row.indexOf(Math.max(...row));

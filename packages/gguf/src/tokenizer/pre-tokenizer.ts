@@ -23,31 +23,64 @@ const wordPattern = (digits: string) =>
     '\\s+(?!\\S)',
     '\\s+',
   ].join('|');
-const splitStep = (pattern: string) => JSON.stringify(['Split', pattern, 'Isolated', false]);
-const BYTE_LEVEL = JSON.stringify(['ByteLevel', false]);
-const BYTE_LEVEL_WORDS = JSON.stringify(['ByteLevel', true]);
-const ONE_DIGIT = JSON.stringify(['Digits', true]);
+const splitStep = (pattern: string): PipelineStep => {
+  return { type: 'Split', pattern: { Regex: pattern }, behavior: 'Isolated', invert: false };
+};
+const byteLevel = (cutsWords: boolean): PipelineStep => {
+  return { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: cutsWords };
+};
+const ONE_DIGIT: PipelineStep = { type: 'Digits', individual_digits: true };
 
-const KNOWN: readonly (readonly [PreTokenizer, readonly string[]])[] = [
-  ['gpt-2', [BYTE_LEVEL_WORDS]],
-  ['smollm', [ONE_DIGIT, BYTE_LEVEL_WORDS]],
-  ['llama-bpe', [splitStep(wordPattern('\\p{N}{1,3}')), BYTE_LEVEL]],
-  ['qwen2', [splitStep(wordPattern('\\p{N}')), BYTE_LEVEL]],
-];
+const KNOWN: Readonly<Record<PreTokenizer, readonly PipelineStep[]>> = {
+  'gpt-2': [byteLevel(true)],
+  smollm: [ONE_DIGIT, byteLevel(true)],
+  'llama-bpe': [splitStep(wordPattern('\\p{N}{1,3}')), byteLevel(false)],
+  qwen2: [splitStep(wordPattern('\\p{N}')), byteLevel(false)],
+};
+const NAMES = Object.keys(KNOWN) as readonly PreTokenizer[];
+
+/** Other names that llama.cpp has for these ways. */
+const ALIASES: ReadonlyMap<string, PreTokenizer> = new Map([
+  ['llama3', 'llama-bpe'],
+  ['llama-v3', 'llama-bpe'],
+  ['deepseek-r1-qwen', 'qwen2'],
+]);
+
+/** The steps of a way, and whether words are looked up before merges. */
+export interface PreTokenizerSteps {
+  readonly name: PreTokenizer;
+  readonly steps: readonly PipelineStep[];
+  readonly ignoresMerges: boolean;
+}
+
+/** @throws {GgufTokenizerError} for a name of llama.cpp that is not known here */
+export function preTokenizerSteps(given: string): PreTokenizerSteps {
+  const name = ALIASES.get(given) ?? NAMES.find((known) => known === given);
+  if (name === undefined) {
+    throw new GgufTokenizerError(
+      `tokenizer.ggml.pre: expected ${[...NAMES, ...ALIASES.keys()].join(', ')}, got ${JSON.stringify(given)}. How it cuts texts is not known here.`,
+    );
+  }
+  return { name, steps: KNOWN[name], ignoresMerges: ignoresMergesIn(name) };
+}
+
+/** Llama 3 alone looks whole words up before it merges. */
+function ignoresMergesIn(name: PreTokenizer): boolean {
+  return name === 'llama-bpe';
+}
 
 /** @throws {GgufTokenizerError} for any other way, with its steps */
 export function preTokenizerOf(json: TokenizerJson): PreTokenizer {
   const steps = stepsOf(json.pre_tokenizer);
   const found = steps.map(signatureOf).join();
-  const known = KNOWN.find(([, signatures]) => signatures.join() === found);
-  if (known === undefined) {
+  const name = NAMES.find((name) => KNOWN[name].map(signatureOf).join() === found);
+  if (name === undefined) {
     throw new GgufTokenizerError(
-      `tokenizer.json: expected the pre_tokenizer of ${KNOWN.map(([name]) => name).join(', ')}, got ${steps.length === 0 ? 'none' : JSON.stringify(steps)}. llama.cpp would cut texts in another way than it.`,
+      `tokenizer.json: expected the pre_tokenizer of ${NAMES.join(', ')}, got ${steps.length === 0 ? 'none' : JSON.stringify(steps)}. llama.cpp would cut texts in another way than it.`,
     );
   }
-  const [name] = known;
   const ignoresMerges = json.model.ignore_merges === true;
-  if (ignoresMerges !== (name === 'llama-bpe')) {
+  if (ignoresMerges !== ignoresMergesIn(name)) {
     throw new GgufTokenizerError(
       `tokenizer.json: expected ignore_merges to be ${!ignoresMerges} beside the pre_tokenizer of ${name}, as llama.cpp has it, got ${ignoresMerges}.`,
     );

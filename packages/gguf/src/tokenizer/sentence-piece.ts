@@ -11,7 +11,7 @@ import { stepsOf } from './steps.js';
 import { TOKEN_TYPE, type Vocabulary } from './vocabulary.js';
 
 /** The sign that stands for a space. */
-const SPACE = '\u2581';
+export const SPACE = '\u2581';
 const BYTES = Array.from(
   { length: 256 },
   (_, byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`,
