@@ -12,7 +12,7 @@ export type BaseType = NonNullable<Flags['baseType']>;
 export type TokenizerName = NonNullable<Flags['tokenizer']>;
 export type Order = Flags['order'];
 
-/** A preset's name, or the directory of a `config.json` and perhaps of weights. */
+/** A preset's name, or the directory of a `config.json` and perhaps of weights, or a GGUF file. */
 export type ModelSource =
   | { readonly kind: 'preset'; readonly name: string }
   | { readonly kind: 'directory'; readonly path: string; readonly hasWeights: boolean };

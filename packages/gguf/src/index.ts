@@ -15,6 +15,7 @@ export type { GgufValue } from './read/metadata-values.js';
 export {
   type ByteRange,
   type Gguf,
+  ggufShardNames,
   openGguf,
   openGgufShards,
   type StoredTensor,

@@ -14,6 +14,7 @@ import { file, oneOf } from '../flags/flag-kinds.js';
 import { formatBytes, formatCount } from '../format.js';
 import { hubNameOf } from '../hub/hub-name.js';
 import { findAdapter, readAdapter, withAdapterState } from '../model/adapter-directory.js';
+import { GGUF_END, ggufTexts, isGgufFile } from '../model/gguf-model.js';
 import {
   findModel,
   findModelDirectory,
@@ -148,10 +149,13 @@ function explain<T>(make: () => T): T {
 
 /** The name of a model: its own on the Hub, else that of its directory. */
 function nameOf(path: string, given: string): string {
-  return hubNameOf(path)?.split('@')[0] ?? basename(resolve(given));
+  return hubNameOf(path)?.split('@')[0] ?? basename(resolve(given), GGUF_END);
 }
 
 async function readTexts(directory: string): Promise<Map<string, string>> {
+  if (isGgufFile(directory)) {
+    return await ggufTexts(directory);
+  }
   const texts = new Map<string, string>();
   for (const name of MODEL_TEXTS) {
     const path = join(directory, name);

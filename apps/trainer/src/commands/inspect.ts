@@ -20,7 +20,8 @@ const FLAGS = {
 /** The command `inspect`. */
 export const inspect = defineCommand({
   name: 'inspect',
-  description: 'Tells what a save, a run, a directory of adapters or a model directory holds.',
+  description:
+    'Tells what a save, a run, a directory of adapters, a model directory or a GGUF file holds.',
   flags: FLAGS,
   examples: [
     { line: 'inspect runs/first', says: 'the saves of a run, the newest first' },
@@ -29,6 +30,7 @@ export const inspect = defineCommand({
       says: 'step, losses and sizes of one, and whether each piece is as it was written',
     },
     { line: 'inspect DIR --tensors', says: 'every tensor of a model' },
+    { line: 'inspect model.gguf', says: 'how much of a file is in which type' },
   ],
   run: async (flags, { out }) => {
     const holding = await readHolding(flags.path);

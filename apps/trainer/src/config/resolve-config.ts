@@ -27,6 +27,7 @@ import {
 } from '../flags/train-flags.js';
 import { absoluteData } from '../hub/data-name.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
+import { isGgufFile } from '../model/gguf-model.js';
 import { findModelDirectory, readModelConfig } from '../model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
 import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';
@@ -188,7 +189,7 @@ function modelSource(model: string): ModelSource {
     return { kind: 'directory', ...directory };
   }
   throw new UsageError(
-    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory. A model of the Hub is org/name, such as Qwen/Qwen3-0.6B. See --help.`,
+    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory, nor a GGUF file. A model of the Hub is org/name, such as Qwen/Qwen3-0.6B. See --help.`,
   );
 }
 
@@ -210,7 +211,9 @@ export function tokenizerName(
   model: ModelSource,
   { vocab_size }: ModelConfig,
 ): TokenizerName {
-  const isOwn = model.kind === 'directory' && existsSync(join(model.path, TOKENIZER_FILE));
+  const isOwn =
+    model.kind === 'directory' &&
+    (isGgufFile(model.path) || existsSync(join(model.path, TOKENIZER_FILE)));
   if (tokenizer === 'model' && !isOwn) {
     const name = model.kind === 'preset' ? model.name : model.path;
     throw new UsageError(

@@ -6,6 +6,7 @@ import { createReadStream } from 'node:fs';
 import { readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Tokenizer as HubTokenizer } from '@huggingface/tokenizers';
+import { GgufError } from '@shardweave/gguf';
 import {
   readTokenizerJson,
   readTokenizerSettings,
@@ -17,6 +18,7 @@ import {
 } from '@shardweave/gguf/tokenizer-files';
 import { UsageError } from '../errors.js';
 import type { FilePieces } from '../files/write-file.js';
+import { ggufTexts, ggufTokenizer, isGgufFile } from '../model/gguf-model.js';
 import { describeSystemError } from '../system-error.js';
 import { ChatTemplate } from './chat-template.js';
 import { type CutPlaces, cutText, PIECE_CHARS, splitsAtPlaces, usualPlaces } from './cut-text.js';
@@ -55,8 +57,14 @@ export async function openHubTokenizer(directory: string): Promise<Tokenizer> {
   }
 }
 
-/** The files of the tokenizer in a model directory, of which a trained model gets copies. */
+/** The files of a model's tokenizer, of which a trained model gets copies. */
 export async function tokenizerFiles(directory: string): Promise<readonly FilePieces[]> {
+  if (isGgufFile(directory)) {
+    return [...(await ggufTokenizer(directory))].map(([name, text]) => {
+      const bytes = new TextEncoder().encode(text);
+      return { name, byteLength: bytes.byteLength, pieces: () => [bytes] };
+    });
+  }
   const files = await Promise.all(
     TOKENIZER_FILES.map(async (name) => {
       const path = join(directory, name);
@@ -83,6 +91,11 @@ export async function hubTokenizerHash(directory: string): Promise<string> {
 
 /** The texts of tokenizer.json and of those of the other files that are there. */
 async function readTexts(directory: string): Promise<ReadonlyMap<string, string>> {
+  if (isGgufFile(directory)) {
+    return await ggufTexts(directory).catch((cause: Error) => {
+      throw cause instanceof GgufError ? unusable(directory, cause.message, cause) : cause;
+    });
+  }
   const texts = new Map<string, string>();
   for (const name of [TOKENIZER_FILE, ...SETTINGS]) {
     const path = join(directory, name);

@@ -195,13 +195,13 @@ export const GROUPS = {
   },
   'Model and data:': {
     model: fixed('all')(file, DEFAULT_PRESET, [
-      '--model <PRESET|DIR|ORG/NAME>',
-      'a preset, a model directory of the Hugging Face layout, or a model of the Hub, whose @revision may follow',
+      '--model <PRESET|DIR|GGUF|ORG/NAME>',
+      'a preset, a model directory of the Hugging Face layout, a GGUF file (of several the first), or a model of the Hub, whose @revision may follow',
     ]),
     dropout: fixed('all')(probability, undefined, ['--dropout <P>', "over the model's own"]),
     tokenizer: fixed('all')(oneOf(['model', 'byte', 'gpt2']), undefined, [
       '--tokenizer <model|byte|gpt2>',
-      "model: the directory's own tokenizer.json (default where it has one; else gpt2 for a vocabulary of 50257 or more, else byte)",
+      "model: the model's own, of tokenizer.json or the GGUF file (default where it has one; else gpt2 for a vocabulary of 50257 or more, else byte)",
     ]),
     data: fixed('all')(file, undefined, [
       '--data <FILE|hf:ORG/NAME>',

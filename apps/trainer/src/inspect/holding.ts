@@ -1,5 +1,5 @@
-// What a directory holds: a save, a run with its saves, adapters or a model. Indexes and headers
-// are read, but no values.
+// What a directory holds: a save, a run with its saves, adapters or a model, which may be a GGUF
+// file too. Indexes and headers are read, but no values.
 
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
@@ -22,7 +22,13 @@ import {
   readAdapter,
   withAdapterState,
 } from '../model/adapter-directory.js';
-import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
+import { isGgufFile, withGgufModel } from '../model/gguf-model.js';
+import {
+  explainModel,
+  findModelDirectory,
+  readModelConfig,
+  withModelState,
+} from '../model/model-directory.js';
 import type { SavedRun } from '../saves/saved-run.js';
 
 export interface TensorRow {
@@ -80,12 +86,15 @@ export interface ModelHolding {
 export type Holding = SaveHolding | RunHolding | AdapterHolding | ModelHolding;
 
 /**
- * What the directory `given` holds.
- * @throws {UsageError} where it is not a directory, or holds something else
+ * What the directory or the GGUF file `given` holds.
+ * @throws {UsageError} where it is neither, or holds something else
  * @throws {TrainerError} for a save whose index is damaged
  */
 export async function readHolding(given: string): Promise<Holding> {
   const path = resolve(given);
+  if (isGgufFile(path)) {
+    return explainFlags(() => explainModel(path, () => ggufHolding(path)));
+  }
   if (statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true) {
     throw new UsageError(`${given} is no directory. ${EXPECTED}`);
   }
@@ -107,7 +116,7 @@ export async function readHolding(given: string): Promise<Holding> {
 }
 
 const EXPECTED =
-  'Give a save (RUN/saves/step-000120), a run, a directory of adapters, or a model directory with its config.json.';
+  'Give a save (RUN/saves/step-000120), a run, a directory of adapters, a model directory with its config.json, or a GGUF file.';
 
 /** Reads adapters or a model. */
 async function readFiles(path: string, given: string): Promise<Holding> {
@@ -130,6 +139,16 @@ async function readFiles(path: string, given: string): Promise<Holding> {
     ? await withModelState(directory.path, config, async (state) => rowsOf(state))
     : [];
   return { kind: 'model', path: directory.path, model: factsOf(config), tensors };
+}
+
+/** A file's model, its tensors with the types that they have in it. */
+function ggufHolding(path: string): Promise<ModelHolding> {
+  return withGgufModel(path, async ({ config, tensors }) => {
+    const rows = [...tensors].map(([name, { type, shape, byteLength }]) => {
+      return { name, kind: 'parameter', dtype: type, shape, bytes: byteLength } as const;
+    });
+    return { kind: 'model', path, model: factsOf(config), tensors: rows };
+  });
 }
 
 /**

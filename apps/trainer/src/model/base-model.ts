@@ -7,12 +7,13 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { isWeightsFile } from '@shardweave/nn';
 import type { RunConfig } from '../run-config.js';
+import { ggufPaths, isGgufFile } from './gguf-model.js';
 
 /** A frozen model as saves of its adapters name it. */
 export interface BaseModel {
   /** The path where it was. */
   readonly path: string;
-  /** The hash of its weights' bytes, or of what random ones are drawn from. */
+  /** The hash of its weights' bytes (whole GGUF files), or of what random ones are drawn from. */
   readonly sha256: string;
 }
 
@@ -23,12 +24,18 @@ export async function baseModelOf({ model, modelConfig, seed }: RunConfig): Prom
     hash.update(JSON.stringify([modelConfig, seed]));
     return { path: model.kind === 'preset' ? model.name : model.path, sha256: hash.digest('hex') };
   }
-  const files = (await readdir(model.path)).filter(isWeightsFile).sort();
-  for (const file of files) {
-    const path = join(model.path, file);
+  for (const path of await weightsFiles(model.path)) {
     for await (const bytes of createReadStream(path)) {
       hash.update(bytes as Uint8Array);
     }
   }
   return { path: model.path, sha256: hash.digest('hex') };
+}
+
+async function weightsFiles(path: string): Promise<string[]> {
+  if (isGgufFile(path)) {
+    return ggufPaths(path);
+  }
+  const names = (await readdir(path)).filter(isWeightsFile).sort();
+  return names.map((name) => join(path, name));
 }

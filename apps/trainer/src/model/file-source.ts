@@ -1,6 +1,7 @@
 // A file that is read by ranges, whatever its size, and what is said where files can't be used.
 
 import { type FileHandle, open } from 'node:fs/promises';
+import { GgufError } from '@shardweave/gguf';
 import { type ByteSource, NnError, StateDictError } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
 import { describeSystemError } from '../system-error.js';
@@ -56,7 +57,7 @@ export async function explainFiles<T>(
     return await read();
   } catch (cause) {
     const isSystem = (cause as NodeJS.ErrnoException).syscall !== undefined;
-    const isUnfit = cause instanceof NnError || cause instanceof StateDictError;
+    const isUnfit = [NnError, StateDictError, GgufError].some((kind) => cause instanceof kind);
     if (!isUnfit && !isSystem) {
       throw cause;
     }

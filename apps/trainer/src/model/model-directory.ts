@@ -1,4 +1,5 @@
-// A model on disk in the Hugging Face layout, as it is read; write-trained.ts has what is written.
+// A model on disk, as it is read: in the Hugging Face layout, or in GGUF files. write-trained.ts has
+// what is written.
 
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
@@ -18,6 +19,7 @@ import { hasSaves, savesOf } from '../files/save-directory.js';
 import { isLeftOut } from '../hub/hub-cache.js';
 import { ADAPTER_FILES, findAdapter } from './adapter-directory.js';
 import { explainFiles, FileSource } from './file-source.js';
+import { GGUF_END, ggufConfig, isGgufFile, withGgufModel } from './gguf-model.js';
 
 const CONFIG_FILE = 'config.json';
 const WEIGHTS_FILE = 'model.safetensors';
@@ -31,17 +33,21 @@ export type ModelState = ReadonlyMap<string, HostTensor | LazyTensor>;
 
 /** The place of a model, and whether it has weights: there, or on the Hub that it is of. */
 export interface ModelDirectory {
+  /** A directory, or the first GGUF file. */
   readonly path: string;
   readonly hasWeights: boolean;
 }
 
 /**
- * The model that --model `path` means: that directory or, where it is the --out of a run, the model
- * that the run left in it. Undefined where `path` is not a directory.
+ * The model that --model `path` means: that directory or GGUF file or, where it is the --out of a
+ * run, the model that the run left in it. Undefined where `path` is neither.
  * @throws {UsageError} where there are weights, but in no file that is read, and where there are
  * only adapters
  */
 export function findModelDirectory(path: string): ModelDirectory | undefined {
+  if (isGgufFile(path)) {
+    return { path, hasWeights: true };
+  }
   if (statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true) {
     return undefined;
   }
@@ -61,7 +67,14 @@ export function findModelDirectory(path: string): ModelDirectory | undefined {
       `--model: ${path} holds ${save} of a run, and no model. Make one of it: shardweave convert --from ${path} --out DIR.`,
     );
   }
-  const other = readdirSync(directory).find((name) => OTHER_WEIGHTS.test(name));
+  const other = readdirSync(directory)
+    .sort()
+    .find((name) => OTHER_WEIGHTS.test(name));
+  if (!hasWeights && other?.endsWith(GGUF_END) === true) {
+    throw new UsageError(
+      `--model: ${directory} has its weights in GGUF files. Name the file, or the first of several: --model ${join(directory, other)}.`,
+    );
+  }
   if (!hasWeights && other !== undefined) {
     throw new UsageError(
       `--model: ${directory} has weights in ${other}, but none in ${WEIGHTS_FILE} or the files that ${INDEX_FILE} names. Save them as one of these; without any weights a run starts from random ones.`,
@@ -84,13 +97,16 @@ function saveIn(path: string): string | undefined {
 }
 
 /**
- * The model that `directory`/config.json describes.
+ * The model that `directory`/config.json or the metadata of a GGUF file describes.
  * @throws {UsageError} where the file is missing, or is not the config of a model that can be
  * trained here
  */
 export async function readModelConfig(directory: string): Promise<ModelConfig> {
+  if (isGgufFile(directory)) {
+    return await explainModel(directory, async () => parseModelConfig(await ggufConfig(directory)));
+  }
   const path = join(directory, CONFIG_FILE);
-  return await explain(path, async () => parseModelConfig(await readFile(path, 'utf8')));
+  return await explainModel(path, async () => parseModelConfig(await readFile(path, 'utf8')));
 }
 
 /**
@@ -104,7 +120,7 @@ export async function findModel(
   const directory = findModelDirectory(resolve(given));
   if (directory?.hasWeights !== true) {
     throw new UsageError(
-      `${flag}: expected a directory with config.json and weights, got ${given}. Train one first, or give that of a model.`,
+      `${flag}: expected a directory with config.json and weights, or a GGUF file, got ${given}. Train one first, or give that of a model.`,
     );
   }
   const { path } = directory;
@@ -112,8 +128,9 @@ export async function findModel(
 }
 
 /**
- * Hands the weights in `directory` to `use`. Each is read when `use` reads it, so a model of any
- * size takes one tensor of memory at a time. The headers of the files are checked before.
+ * Hands the weights in `directory`, or in a GGUF file, to `use`. Each is read when `use` reads it, so
+ * a model of any size takes one tensor of memory at a time; those in blocks are decoded to f32. The
+ * headers of the files are checked before.
  * @throws {UsageError} where files can't be read, or do not fit the model that `use` loads
  */
 export async function withModelState<T>(
@@ -121,6 +138,13 @@ export async function withModelState<T>(
   config: ModelConfig,
   use: (state: ReadonlyMap<string, LazyTensor>) => Promise<T>,
 ): Promise<T> {
+  if (isGgufFile(directory)) {
+    return await explainModel(directory, () =>
+      withGgufModel(directory, ({ tensors }) =>
+        use(new Map([...tensors].map(([name, { values }]) => [name, values]))),
+      ),
+    );
+  }
   const opened: FileSource[] = [];
   const files: ModelFiles = {
     open: async (name) => {
@@ -134,15 +158,15 @@ export async function withModelState<T>(
     },
   };
   try {
-    return await explain(directory, async () => use(await openModelState(files, config)));
+    return await explainModel(directory, async () => use(await openModelState(files, config)));
   } finally {
     await Promise.all(opened.map((source) => source.close()));
   }
 }
 
 /** Turns what is wrong with a file into the user's mistake. */
-function explain<T>(path: string, read: () => Promise<T>): Promise<T> {
+export function explainModel<T>(path: string, read: () => Promise<T>): Promise<T> {
   const remedy =
-    'Give a directory with a GPT-2, Llama, Qwen 2 or Qwen 3 in the Hugging Face layout.';
+    'Give a directory with a GPT-2, Llama, Qwen 2 or Qwen 3 in the Hugging Face layout, or a GGUF file of one.';
   return explainFiles({ what: `--model: ${path}`, remedy }, read);
 }

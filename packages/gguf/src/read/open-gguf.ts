@@ -60,6 +60,16 @@ export async function openGguf(source: ByteSource): Promise<Gguf> {
 /** The name of one of several files: its beginning, its number, and how many there are. */
 const SHARD = /^(.*)-(\d{5})-of-(\d{5})\.gguf$/s;
 
+/** The names of all files of a model, of which the first is given. */
+export function ggufShardNames(first: string): string[] {
+  const [, start, , total = ''] = SHARD.exec(first) ?? [];
+  return start === undefined
+    ? [first]
+    : Array.from({ length: Number(total) }, (_, index) => {
+        return `${start}-${String(index + 1).padStart(5, '0')}-of-${total}.gguf`;
+      });
+}
+
 /**
  * Opens a model by the name of its file or, where it is in several, by that of the first, such as
  * `model-00001-of-00003.gguf`.
@@ -72,8 +82,6 @@ export async function openGgufShards(files: ModelFiles, name: string): Promise<G
       `${name}: expected the first of ${Number(total)} files, got number ${Number(number)}. Name ${start}-00001-of-${total}.gguf, which stands for all.`,
     );
   }
-  const nameAt = (index: number) =>
-    index === 0 ? name : `${start}-${String(index + 1).padStart(5, '0')}-of-${total}.gguf`;
   const first = await openNamed(files, name);
   const count = shardsOf(first);
   if (count !== Number(total)) {
@@ -82,16 +90,12 @@ export async function openGgufShards(files: ModelFiles, name: string): Promise<G
     );
   }
   const tensors = new Map(first.tensors);
-  for (let index = 1; index < count; index++) {
-    const shard = await openNamed(files, nameAt(index));
-    if (shardsOf(shard) !== count || numberAt(shard, 'split.no') !== index) {
-      throw new GgufModelError(
-        `${nameAt(index)}: expected file ${index + 1} of ${count}, got another by its split.no and split.count.`,
-      );
-    }
+  for (const [i, other] of ggufShardNames(name).slice(1).entries()) {
+    const shard = await openNamed(files, other);
+    requireNumber(shard, { name: other, index: i + 1, count });
     for (const [key, stored] of shard.tensors) {
       if (tensors.has(key)) {
-        throw new GgufModelError(`${nameAt(index)}: expected '${key}' once, got it twice.`);
+        throw new GgufModelError(`${other}: expected '${key}' once, got it twice.`);
       }
       tensors.set(key, stored);
     }
@@ -117,6 +121,18 @@ async function openNamed(files: ModelFiles, name: string): Promise<Gguf> {
       throw new GgufModelError(`${name}: ${error.message}`, { cause: error });
     }
     throw error;
+  }
+}
+
+function requireNumber(
+  shard: Gguf,
+  place: { readonly name: string; readonly index: number; readonly count: number },
+): void {
+  const { name, index, count } = place;
+  if (shardsOf(shard) !== count || numberAt(shard, 'split.no') !== index) {
+    throw new GgufModelError(
+      `${name}: expected file ${index + 1} of ${count}, got another by its split.no and split.count.`,
+    );
   }
 }
 

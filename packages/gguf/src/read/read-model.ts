@@ -24,6 +24,8 @@ export interface GgufModelTensor {
   /** The name in the file. */
   readonly name: string;
   readonly type: StoredType;
+  /** Its bytes in the file. */
+  readonly byteLength: number;
   /** The shape in the model, whatever direction the file has it in. */
   readonly shape: readonly number[];
   /**
@@ -139,6 +141,7 @@ function modelTensor(plan: TensorPlan, stored: StoredTensor): GgufModelTensor {
   return {
     name,
     type,
+    byteLength: stored.byteLength,
     shape: isTransposed ? plan.shape.toReversed() : plan.shape,
     readRows: isTransposed ? turnedRows(plan, stored) : readRows,
     values: isTransposed ? turnedValues(plan, stored) : values(plan, { stored, readRows }),

@@ -1,0 +1,220 @@
+// A model in a GGUF file stands where a model directory does: a run over it has the losses of one
+// over the directory with the same numbers.
+
+import { cpSync, mkdirSync, readdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import {
+  type GgufTensor,
+  type GgufType,
+  ggufFile,
+  type MetadataValue,
+  openGguf,
+} from '@shardweave/gguf';
+import { makeModel, parseModelConfig, stateDict } from '@shardweave/nn';
+import { Device } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { writePieces } from '../src/files/write-file.js';
+import { FileSource } from '../src/model/file-source.js';
+import { readModelConfig, withModelState } from '../src/model/model-directory.js';
+import { runCli } from './support/run-cli.js';
+import { ROOT, runFlags } from './support/run-flags.js';
+import { writeModel } from './support/write-model.js';
+
+const folder = newFolder();
+const directory = join(folder, 'llama');
+const plain = join(folder, 'plain.gguf');
+const blocks = join(folder, 'blocks.gguf');
+/** The directory with the numbers of blocks. */
+const decoded = join(folder, 'decoded');
+const shard = (number: number) => join(folder, `shards-0000${number}-of-00002.gguf`);
+
+const CONFIG = {
+  model_type: 'llama',
+  ...{ vocab_size: 512, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2 },
+  ...{ num_attention_heads: 4, num_key_value_heads: 2, max_position_embeddings: 64 },
+  attention_bias: true,
+};
+
+const cli = async (line: string) => {
+  const { code, out, err } = await runCli(line.split(' '));
+  expect([code, err], line).toEqual([0, '']);
+  return out;
+};
+const text = `${ROOT}tooling/reference/data/tiny/text.txt`;
+const DATA = `--device cpu --threads 1 --cache ${folder} --data ${text} --batch 4 --seq 16 --steps 3`;
+const run = (flags: string) => runFlags(`${DATA} ${flags}`.split(' '));
+const lossesOf = async (flags: string) => (await run(flags)).steps.map(({ loss }) => loss);
+
+/** Writes the tensors of a file as two, with the keys that llama.cpp's gguf-split gives them. */
+async function writeShards(path: string): Promise<void> {
+  const source = await FileSource.open(path);
+  const { metadata, tensors } = await openGguf(source);
+  const all = [...tensors.values()];
+  const half = Math.floor(all.length / 2);
+  for (const [i, part] of [all.slice(0, half), all.slice(half)].entries()) {
+    const split = [
+      ['split.no', { type: 'u32', value: i }],
+      ['split.count', { type: 'u32', value: 2 }],
+      ['split.tensors.count', { type: 'u32', value: all.length }],
+    ] as const;
+    const own = i === 0 ? (metadata as ReadonlyMap<string, MetadataValue>) : [];
+    const written = part.map(({ name, type, shape, byteLength, read }): GgufTensor => {
+      const pieces = async function* () {
+        yield await read({ start: 0, byteLength });
+      };
+      return { name, type: type as GgufType, shape, pieces };
+    });
+    await writePieces(shard(i + 1), ggufFile(new Map([...own, ...split]), written).pieces());
+  }
+  await source.close();
+}
+
+beforeAll(async () => {
+  const backend = await createCpuBackend({ threads: 1 });
+  const device = new Device(backend);
+  const config = parseModelConfig(JSON.stringify(CONFIG));
+  const state = await stateDict(makeModel(device, config, { seed: 3 }));
+  for (const place of [directory, decoded]) {
+    mkdirSync(place);
+    for (const name of ['tokenizer.json', 'tokenizer_config.json']) {
+      cpSync(`${ROOT}tooling/tokenizer/${name}`, join(place, name));
+    }
+  }
+  await writeModel(directory, { config, state });
+  await cli(`gguf --model ${directory} --out ${plain} --type f32`);
+  await cli(`gguf --model ${directory} --out ${blocks} --type q8_0`);
+  await writeShards(blocks);
+  await withModelState(blocks, config, (state) => writeModel(decoded, { config, state }));
+  device.dispose();
+  await backend.dispose();
+});
+
+describe('a run over a GGUF file', () => {
+  it('has the losses of one over the directory, at any number of ranks', async () => {
+    const expected = await lossesOf(`--model ${directory} --strategy single`);
+    expect(await lossesOf(`--model ${plain} --strategy single`)).toEqual(expected);
+    const two = `--strategy fsdp --ranks 2`;
+    const sharded = await lossesOf(`--model ${decoded} ${two}`);
+    expect(await lossesOf(`--model ${blocks} ${two}`)).toEqual(sharded);
+    expect(await lossesOf(`--model ${shard(1)} ${two}`)).toEqual(sharded);
+    expect(sharded).not.toEqual(expected);
+  });
+
+  it('trains adapters beside it, and goes on beside that very file alone', async () => {
+    const lora = '--lora-rank 2 --ranks 2 --strategy ddp --lr 0.01';
+    const out = join(folder, 'adapters');
+    const expected = await lossesOf(`--model ${decoded} ${lora}`);
+    const first = await lossesOf(
+      `--model ${shard(1)} ${lora} --steps 2 --save-every 2 --out ${out}`,
+    );
+    const save = join(out, 'saves/step-000002');
+    const last = await lossesOf(`--model ${shard(1)} ${lora} --resume ${save}`);
+    expect([...first, ...last]).toEqual(expected);
+    const { base_model_name_or_path: base } = JSON.parse(
+      readFileSync(join(out, 'adapter/adapter_config.json'), 'utf8'),
+    );
+    expect(base).toBe(shard(1));
+    const other = lossesOf(`--model ${plain} ${lora} --resume ${save}`);
+    await expect(other).rejects.toThrow(/another base model: .*-of-00002\.gguf \(\w{64}\), got/);
+    const merged = join(folder, 'merged');
+    await cli(`merge --model ${shard(1)} --adapter ${out}/adapter --out ${merged}`);
+    const [line] = await lossesOf(`--model ${merged} --steps 1`);
+    expect(line!).toBeLessThan(expected[0]!);
+  });
+
+  it('leaves a model with its tokenizer, from which others are made', async () => {
+    const out = join(folder, 'trained');
+    await run(`--model ${plain} --out ${out}`);
+    const files = readdirSync(join(out, 'model'));
+    expect(files).toEqual(expect.arrayContaining(['tokenizer.json', 'tokenizer_config.json']));
+    const said = await cli(`generate --model ${out} --prompt Call --max-tokens 4 --device cpu`);
+    expect(said).toMatch(/^Call/);
+  });
+});
+
+describe('a GGUF file', () => {
+  it('is what generate, eval, plan, inspect, gguf and convert take', async () => {
+    const generate = (model: string) =>
+      cli(
+        `generate --model ${model} --prompt Call --max-tokens 8 --temperature 0 --device cpu --threads 1`,
+      );
+    expect(await generate(blocks)).toBe(await generate(decoded));
+    const evaluate = async (model: string) =>
+      (
+        await cli(
+          `eval --model ${model} --data ${text} --seq 16 --batches 2 --device cpu --threads 1 --cache ${folder}`,
+        )
+      ).replaceAll(model, 'MODEL');
+    expect(await evaluate(blocks)).toBe(await evaluate(decoded));
+    const plan = async (model: string) =>
+      (await cli(`plan --model ${model} ${DATA} --ranks 2`)).replaceAll(model, 'MODEL');
+    expect(await plan(shard(1))).toBe(await plan(decoded));
+    const held = await cli(`inspect ${shard(1)}`);
+    expect(held).toMatch(/a model\n/);
+    expect(held).toMatch(/q8_0 .*\n.*f32/);
+    const again = join(folder, 'again.gguf');
+    await cli(`gguf --model ${plain} --out ${again} --type q8_0`);
+    const metadataOf = async (path: string) => {
+      const source = await FileSource.open(path);
+      const { metadata } = await openGguf(source);
+      await source.close();
+      return [...metadata].map(([key, { value }]) => [key, key === 'general.name' ? 'x' : value]);
+    };
+    expect(await metadataOf(again)).toEqual(await metadataOf(blocks));
+    await cli(`convert --from ${blocks} --to save --out ${join(folder, 'save')}`);
+    expect(await readModelConfig(plain)).toMatchObject(CONFIG);
+  });
+
+  const cut = join(folder, 'cut.gguf');
+  const other = join(folder, 'other.gguf');
+  const alone = join(folder, 'alone');
+  it.each<[string, string, RegExp]>([
+    ['that is not the first', shard(2), /Name shards-00001-of-00002\.gguf, which stands for all/],
+    [
+      'that is cut off',
+      cut,
+      /cut\.gguf can't be used\. cut\.gguf: .* cut off: get it again\. Give a/,
+    ],
+    ['that is something else', other, /begins with 'GGUF', got 0x/],
+    ['in a directory', alone, /has its weights in GGUF files\. Name the file, .*alone.m\.gguf\.$/m],
+    ['that is not there', join(folder, 'none.gguf'), /nor a directory, nor a GGUF file/],
+    ['in no directory', 'models/none.gguf', /nor a directory, nor a GGUF file/],
+  ])('%s is refused in a sentence', async (_, model, message) => {
+    cpSync(plain, cut);
+    truncateSync(cut, readFileSync(plain).byteLength - 100);
+    writeFileSync(other, 'This is no model of any kind.');
+    mkdirSync(alone, { recursive: true });
+    cpSync(plain, join(alone, 'm.gguf'));
+    const { code, err } = await runCli(`train --model ${model} ${DATA}`.split(' '));
+    expect(code).toBe(2);
+    expect(err).toMatch(message);
+    expect(err).not.toMatch(/\n\s+at /);
+  });
+
+  it('whose texts are cut in an unknown way needs another tokenizer', async () => {
+    const source = await FileSource.open(plain);
+    const { metadata, tensors } = await openGguf(source);
+    const pre: MetadataValue = { type: 'string', value: 'grok-2' };
+    const changed = new Map([
+      ...(metadata as ReadonlyMap<string, MetadataValue>),
+      ['tokenizer.ggml.pre', pre],
+    ]);
+    const strange = join(folder, 'strange.gguf');
+    const all = [...tensors.values()].map(({ name, type, shape, byteLength, read }): GgufTensor => {
+      const pieces = async function* () {
+        yield await read({ start: 0, byteLength });
+      };
+      return { name, type: type as GgufType, shape, pieces };
+    });
+    await writePieces(strange, ggufFile(changed, all).pieces());
+    await source.close();
+    await expect(run(`--model ${strange}`)).rejects.toThrow(
+      /--tokenizer model: .* got "grok-2"\. .* choose --tokenizer byte/,
+    );
+    const out = join(folder, 'bytes');
+    expect(await run(`--model ${strange} --tokenizer byte --out ${out}`)).toBeDefined();
+    expect(readdirSync(join(out, 'model'))).not.toContain('tokenizer.json');
+  });
+});
