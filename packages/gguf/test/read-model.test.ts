@@ -3,9 +3,11 @@
 import { fromF32Array, toF32Array } from '@shardweave/dtypes';
 import { BLOCK_SIZES, BLOCK_TYPES, decodeBlocks } from '@shardweave/dtypes/blocks';
 import {
+  GgufError,
   GgufModelError,
   type GgufValue,
   ggufConfigText,
+  ggufTokenizerTexts,
   modelGguf,
   openGguf,
   readGgufModel,
@@ -361,4 +363,34 @@ it('the text of the configuration is one of a config.json', async () => {
     rms_norm_eps: 1e-6,
   });
   expect(() => parseModelConfig(text)).not.toThrow(FormatError);
+});
+
+it('a file with changed bytes gives a model and texts, or an error of its own', async () => {
+  const whole = await bytesOf(modelGguf(bareModel(512), { type: 'f32', name: 'x' }));
+  let seed = 5;
+  const random = (below: number) => {
+    seed = (seed * 48_271) % 2_147_483_647;
+    return seed % below;
+  };
+  let refused = 0;
+  for (let i = 0; i < 300; i++) {
+    const bytes = Uint8Array.from(whole);
+    // The keys of the model come first, then those of the tokenizer.
+    bytes[random(i % 2 === 0 ? 1500 : whole.byteLength)]! ^= 1 << random(8);
+    try {
+      const gguf = await openGguf(sourceOf(bytes));
+      ggufTokenizerTexts(gguf);
+      const { tensors } = await readGgufModel(gguf);
+      for (const { values } of tensors.values()) {
+        await values.read();
+      }
+    } catch (error) {
+      refused++;
+      expect(
+        [GgufError, NnError].some((kind) => error instanceof kind),
+        String(error),
+      ).toBe(true);
+    }
+  }
+  expect(refused).toBeGreaterThan(30);
 });
