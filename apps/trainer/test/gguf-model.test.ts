@@ -5,7 +5,7 @@ import { cpSync, mkdirSync, readdirSync, readFileSync, truncateSync, writeFileSy
 import { join } from 'node:path';
 import {
   type GgufTensor,
-  type GgufType,
+  type GgufTensorType,
   ggufFile,
   type MetadataValue,
   openGguf,
@@ -59,7 +59,7 @@ function asWritten({ name, type, shape, byteLength, read }: StoredTensor): GgufT
   const pieces = async function* () {
     yield await read({ start: 0, byteLength });
   };
-  return { name, type: type as GgufType, shape, pieces };
+  return { name, type: type, shape, pieces };
 }
 
 /** Writes the tensors of a file as two, with the keys that llama.cpp's gguf-split gives them. */
@@ -138,7 +138,13 @@ describe('a run over a GGUF file', () => {
     const other = lossesOf(`--model ${plain} ${lora} --resume ${save}`);
     await expect(other).rejects.toThrow(/another base model: .*-of-00002\.gguf \(\w{64}\), got/);
     const merged = join(folder, 'merged');
-    await cli(`merge --model ${shard(1)} --adapter ${out}/adapter --out ${merged} --quiet`);
+    const merge = (model: string) =>
+      `merge --model ${model} --adapter ${out}/adapter --out ${merged} --quiet`;
+    const { code, err } = await runCli(merge(shard(1)).split(' '));
+    expect(code).toBe(2);
+    expect(err).toMatch(/in q8_0 blocks: .* Give the 16-bit model that it was made from, or leave/);
+    expect(err).toMatch(/gguf --model \S+ --adapter DIR/);
+    await cli(merge(plain));
     expect(readdirSync(merged)).toEqual(expect.arrayContaining(['config.json', 'tokenizer.json']));
   });
 });
@@ -172,6 +178,21 @@ describe('a GGUF file', () => {
     expect(await metadataOf(again)).toEqual(await metadataOf(blocks));
     await cli(`convert --from ${blocks} --to save --out ${join(folder, 'save')}`);
     expect(await readModelConfig(plain)).toMatchObject(CONFIG);
+  });
+
+  it('stays in its blocks beside adapters, in 8.5 bits a number', async () => {
+    const restOf = async (flags: string) => {
+      const config = await resolveConfig(
+        parseFlags(`${DATA} --lora-rank 2 --strategy single ${flags}`.split(' '), () => {}),
+      );
+      const run = await dryRun(config, { rank: 0, model: { info: cpuInfo({ threads: 1 }) } });
+      return run.restBytes;
+    };
+    const kept = await restOf(`--model ${shard(1)}`);
+    expect(kept).toEqual(await restOf(`--model ${decoded} --base-type q8_0`));
+    const matrices = 512 * 32 + 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 64) + 512 * 32;
+    const wide = await restOf(`--model ${decoded}`);
+    expect(wide.parameter - kept.parameter).toBe(matrices * (4 - 34 / 32));
   });
 
   it('is planned for as the directory is', async () => {

@@ -26,6 +26,5 @@ export {
   type RowRange,
   readGgufModel,
 } from './read/read-model.js';
-export { STORED_TYPES, type StoredType } from './read/stored-types.js';
 export { ggufTokenizerTexts } from './read/tokenizer-texts.js';
 export type { GgufTensorType } from './tensor-types.js';

@@ -42,7 +42,15 @@ export const TYPE_INFO: Readonly<Record<GgufTensorType, TypeInfo>> = {
   q6_K: blockInfo(14, 'q6_K'),
 };
 
+/** The names of all types that are written and read. */
+export const TENSOR_TYPES = Object.keys(TYPE_INFO) as readonly GgufTensorType[];
+
+const NAMES: readonly string[] = TENSOR_TYPES;
 const BLOCKS: readonly string[] = BLOCK_TYPES;
+
+export function isTensorType(name: string): name is GgufTensorType {
+  return NAMES.includes(name);
+}
 
 /** Whether the type keeps numbers in blocks. */
 export function isBlockType(type: GgufTensorType): type is BlockType {

@@ -1,5 +1,6 @@
 // The values of a tensor on the host, as state dicts and files hold them.
 
+import type { BlockType } from '@shardweave/dtypes/blocks';
 import { type DType, isFloat, type Shape } from '@shardweave/tensor-core';
 
 /** The element types that files can have, including some that no device has tensors of. */
@@ -40,6 +41,15 @@ export interface LazyTensor<D extends FileDType = FileDType> {
    * whole. A rank loads only the part that its shard needs, and files are written part by part.
    */
   readPart?(part: ElementRange): Promise<Uint8Array>;
+  /** The blocks that its numbers come from; a parameter that rests in the same type takes them. */
+  readonly blocks?: LazyBlocks;
+}
+
+/** A matrix in ggml's blocks, whose words are read when they are asked for. */
+export interface LazyBlocks {
+  readonly type: BlockType;
+  /** The words, row by row. */
+  readonly words: LazyTensor<'u32'>;
 }
 
 /** `count` elements from `first` on, in the order of their bytes. */

@@ -42,6 +42,7 @@ export {
   type FileDType,
   type HostTensor,
   isDeviceDType,
+  type LazyBlocks,
   type LazyTensor,
 } from './host-tensor.js';
 export { AddLayerNorm } from './layers/add-layer-norm.js';

@@ -1,6 +1,12 @@
 // The command `merge`: adds adapters into the model that they were trained beside.
 
-import { mergeAdapters, modelFiles, parameterCount, StateDictError } from '@shardweave/nn';
+import {
+  type LazyTensor,
+  mergeAdapters,
+  modelFiles,
+  parameterCount,
+  StateDictError,
+} from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { tokenizerFiles } from '../data/hub-tokenizer.js';
@@ -60,6 +66,7 @@ async function mergeInto(
   try {
     await withModelState(path, config, (base) =>
       withAdapterState(adapterPath, async (adapters) => {
+        refuseBlocks(path, base);
         const fanInFanOut = config.model_type === 'gpt2';
         const state = explain(() =>
           mergeAdapters(base, adapters, { device, scale: alpha / rank, fanInFanOut }),
@@ -74,6 +81,17 @@ async function mergeInto(
     await backend.dispose();
   }
   return `${out}: ${config.model_type}, ${formatCount(parameterCount(config))} parameters, adapters of ${layers.length} layers added`;
+}
+
+/** @throws {UsageError} for a base whose numbers have been rounded to those of blocks */
+function refuseBlocks(path: string, base: ReadonlyMap<string, LazyTensor>): void {
+  const found = [...base].find(([, { blocks }]) => blocks !== undefined);
+  if (found !== undefined) {
+    const [name, { blocks }] = found;
+    throw new UsageError(
+      `--model: ${path} has '${name}' in ${blocks!.type} blocks: adapters that are added to it would have to be rounded to blocks again, which loses most of them. Give the 16-bit model that it was made from, or leave the adapters apart, as llama.cpp takes them: shardweave gguf --model ${path} --adapter DIR --out FILE.`,
+    );
+  }
 }
 
 function explain<T>(run: () => T): T {

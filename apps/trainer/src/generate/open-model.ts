@@ -15,6 +15,7 @@ import {
   deferredModel,
   loadWeights,
   type ModelChoice,
+  putBaseAtRest,
 } from '../rank/strategies/model-parts.js';
 import type { Precision } from '../run-config.js';
 import type { OpenFlags } from './generate-flags.js';
@@ -99,6 +100,7 @@ async function loadModel(
       parameter.requiresGrad = false;
     }
   }
+  await putBaseAtRest(model, config);
   if (strategy === 'single') {
     await loadWeights(model, config);
     await materialize(model);

@@ -3,6 +3,7 @@
 
 import { statSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
+import type { BlockType } from '@shardweave/dtypes/blocks';
 import {
   type Gguf,
   GgufTokenizerError,
@@ -34,6 +35,16 @@ export function ggufPaths(path: string): string[] {
  */
 export function withGgufModel<T>(path: string, use: (model: ReadModel) => Promise<T>): Promise<T> {
   return withGguf(path, async (gguf) => use(await readGgufModel(gguf)));
+}
+
+/** The types of the matrices that a file has in blocks, by their names on the Hub. */
+export function ggufBlockTypes(path: string): Promise<Map<string, BlockType>> {
+  return withGgufModel(path, async ({ tensors }) => {
+    const found = [...tensors].flatMap(([name, { values }]) =>
+      values.blocks === undefined ? [] : [[name, values.blocks.type] as const],
+    );
+    return new Map(found);
+  });
 }
 
 /** The text of the config.json of a file's model. */

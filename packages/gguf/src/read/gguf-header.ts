@@ -2,14 +2,21 @@
 // tensor, all of them checked.
 
 import { GgufModelError } from '../errors.js';
+import {
+  type GgufTensorType,
+  isTensorType,
+  storedBytes,
+  TENSOR_TYPES,
+  TYPE_INFO,
+} from '../tensor-types.js';
 import { HeaderReader, MAX_HEADER_BYTES, MoreBytesNeeded } from './header-reader.js';
 import { type GgufValue, readValue } from './metadata-values.js';
-import { blockOf, isStoredType, STORED_TYPES, type StoredType, typeName } from './stored-types.js';
+import { typeName } from './type-names.js';
 
 /** A tensor, and the bytes of the file that are its own. */
 export interface TensorPlace {
   readonly name: string;
-  readonly type: StoredType;
+  readonly type: GgufTensorType;
   /** Outermost first; the file has them in the other order. */
   readonly shape: readonly number[];
   readonly offset: number;
@@ -155,19 +162,19 @@ function readInfo(header: HeaderReader, alignment: number): TensorPlace {
   if (elements === 0 || !Number.isSafeInteger(elements)) {
     throw damaged(name, 'sizes of at least 1', `[${shape.join(', ')}]`);
   }
-  if (!isStoredType(type)) {
+  if (!isTensorType(type)) {
     throw new GgufModelError(
-      `openGguf: expected '${name}' in ${STORED_TYPES.join(', ')}, got ${type}. Take a file of the model in one of these, such as Q4_K_M or Q8_0.`,
+      `openGguf: expected '${name}' in ${TENSOR_TYPES.join(', ')}, got ${type}. Take a file of the model in one of these, such as Q4_K_M or Q8_0.`,
     );
   }
-  const block = blockOf(type);
-  if (shape.at(-1)! % block.elements !== 0) {
-    throw damaged(name, `rows in whole blocks of ${block.elements} (${type})`, `${shape.at(-1)}`);
+  const { blockElements } = TYPE_INFO[type];
+  if (shape.at(-1)! % blockElements !== 0) {
+    throw damaged(name, `rows in whole blocks of ${blockElements} (${type})`, `${shape.at(-1)}`);
   }
   if (offset % alignment !== 0) {
     throw damaged(name, `an offset that is a multiple of ${alignment}`, `${offset}`);
   }
-  return { name, type, shape, offset, byteLength: (elements / block.elements) * block.bytes };
+  return { name, type, shape, offset, byteLength: storedBytes(type, elements) };
 }
 
 /** Refuses tensors that share bytes, and those that go on behind the end of the file. */

@@ -2,14 +2,14 @@
 
 import type { ByteSource, ModelFiles } from '@shardweave/nn';
 import { GgufModelError, GgufUsageError } from '../errors.js';
+import type { GgufTensorType } from '../tensor-types.js';
 import { readHeader, type TensorPlace } from './gguf-header.js';
 import type { GgufValue } from './metadata-values.js';
-import type { StoredType } from './stored-types.js';
 
 /** A tensor of a file. */
 export interface StoredTensor {
   readonly name: string;
-  readonly type: StoredType;
+  readonly type: GgufTensorType;
   /** The dimensions, outermost first: rows, then columns. */
   readonly shape: readonly number[];
   readonly byteLength: number;

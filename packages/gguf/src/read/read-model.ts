@@ -14,16 +14,21 @@ import { firstOf } from '../model-gguf.js';
 import { type TensorPlan, tensorPlans } from '../model-tensors.js';
 import { ROPE_FACTORS } from '../rope-factors.js';
 import { fileRowsOf, rowPieces } from '../tensor-rows.js';
-import type { SourceType } from '../tensor-types.js';
+import {
+  type GgufTensorType,
+  isBlockType,
+  type SourceType,
+  storedBytes,
+  TYPE_INFO,
+} from '../tensor-types.js';
 import { ggufConfigText, HEAD } from './config-text.js';
 import type { Gguf, StoredTensor } from './open-gguf.js';
-import { blockOf, isBlockType, type StoredType } from './stored-types.js';
 
 /** A tensor of a model, and how its file stores it. */
 export interface GgufModelTensor {
   /** The name in the file. */
   readonly name: string;
-  readonly type: StoredType;
+  readonly type: GgufTensorType;
   /** Its bytes in the file. */
   readonly byteLength: number;
   /** The shape in the model, whatever direction the file has it in. */
@@ -35,7 +40,10 @@ export interface GgufModelTensor {
    * blocks can't be turned: `values` can
    */
   readRows(range: RowRange): Promise<Uint8Array>;
-  /** Its numbers, read when they are asked for: floats as they are stored, blocks in f32. */
+  /**
+   * Its numbers, read when they are asked for: floats as they are stored, and blocks in f32, beside
+   * the blocks themselves where the file has them in the model's direction.
+   */
   readonly values: LazyTensor<SourceType>;
 }
 
@@ -132,11 +140,10 @@ function modelTensor(plan: TensorPlan, stored: StoredTensor): GgufModelTensor {
       `'${name}': expected [${plan.shape.join(', ')}] as the metadata has it, got [${stored.shape.join(', ')}].`,
     );
   }
-  const block = blockOf(type);
-  if (columns % block.elements !== 0) {
+  if (columns % TYPE_INFO[type].blockElements !== 0) {
     throw new GgufModelError(`'${name}': expected a vector in f32, f16 or bf16, got ${type}.`);
   }
-  const rowBytes = (columns / block.elements) * block.bytes;
+  const rowBytes = storedBytes(type, columns);
   const readRows = rowReader(plan, { stored, rowBytes });
   return {
     name,
@@ -188,10 +195,9 @@ function values(
   const { type } = stored;
   const { rows, columns, rowAt } = plan.rows;
   const dtype = isBlockType(type) ? 'f32' : type;
-  const block = blockOf(type);
   // A part is read in whole rows where rows move, else in whole blocks.
-  const unit = rowAt === undefined ? block.elements : columns;
-  const unitBytes = (unit / block.elements) * block.bytes;
+  const unit = rowAt === undefined ? TYPE_INFO[type].blockElements : columns;
+  const unitBytes = storedBytes(type, unit);
   const readUnits = (first: number, count: number) =>
     rowAt === undefined
       ? stored.read({ start: first * unitBytes, byteLength: count * unitBytes })
@@ -202,12 +208,36 @@ function values(
     const at = (first - from * unit) * size;
     return decoded(type, await readUnits(from, to - from)).subarray(at, at + count * size);
   };
-  return {
-    dtype,
-    shape: plan.shape,
-    read: () => readPart({ first: 0, count: rows * columns }),
-    readPart,
+  const read = () => readPart({ first: 0, count: rows * columns });
+  const numbers = { dtype, shape: plan.shape, read, readPart };
+  if (!isBlockType(type)) {
+    return numbers;
+  }
+  const rowBytes = storedBytes(type, columns);
+  return { ...numbers, blocks: { type, words: wordsOf({ rows, rowBytes, readRows }) } };
+}
+
+/** The bytes of a matrix in blocks as words; the last one is filled up with zeros. */
+function wordsOf({
+  rows,
+  rowBytes,
+  readRows,
+}: {
+  readonly rows: number;
+  readonly rowBytes: number;
+  readonly readRows: ReadRows;
+}): LazyTensor<'u32'> {
+  const count = Math.ceil((rows * rowBytes) / 4);
+  const readPart = async (part: ElementRange) => {
+    const words = new Uint8Array(part.count * 4);
+    const [start, end] = [part.first * 4, (part.first + part.count) * 4];
+    const first = Math.floor(start / rowBytes);
+    const last = Math.min(rows, Math.ceil(end / rowBytes));
+    const bytes = await readRows({ first, count: last - first });
+    words.set(bytes.subarray(start - first * rowBytes, end - first * rowBytes));
+    return words;
   };
+  return { dtype: 'u32', shape: [count], read: () => readPart({ first: 0, count }), readPart };
 }
 
 /** The numbers of a matrix that the file has in the other direction, which is read as a whole. */
@@ -244,12 +274,12 @@ function turnedRows(plan: TensorPlan, stored: StoredTensor): ReadRows {
 }
 
 /** Floats as they are; blocks as f32. */
-function decoded(type: StoredType, bytes: Uint8Array): Uint8Array {
+function decoded(type: GgufTensorType, bytes: Uint8Array): Uint8Array {
   if (!isBlockType(type)) {
     return bytes;
   }
-  const { elements, bytes: blockBytes } = blockOf(type);
-  const numbers = new Float32Array((bytes.byteLength / blockBytes) * elements);
+  const { blockElements, blockBytes } = TYPE_INFO[type];
+  const numbers = new Float32Array((bytes.byteLength / blockBytes) * blockElements);
   decodeBlocks(type, bytes, numbers);
   return new Uint8Array(numbers.buffer);
 }

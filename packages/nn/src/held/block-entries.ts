@@ -1,5 +1,6 @@
 // Entries of a state for parameters in blocks. They have the words of the blocks, as a state dict
-// gives them, or floats of the parameter's shape, which are encoded as they are read.
+// gives them, or floats of the parameter's shape. Those are encoded as they are read, unless they
+// themselves come from blocks of the type.
 
 import { toF32Array } from '@shardweave/dtypes';
 import { isFloat, type Tensor } from '@shardweave/tensor-core';
@@ -31,6 +32,10 @@ export function expectedOf(
 export function restEntry(parameter: Tensor, name: string, entry: GivenEntry): GivenEntry {
   if (!isFloats(parameter, entry)) {
     return entry;
+  }
+  const given = 'blocks' in entry ? entry.blocks : undefined;
+  if (given?.type === parameter.blocks!.type) {
+    return given.words;
   }
   const shape = restShape(parameter);
   const readPart = ({ first, count }: { readonly first: number; readonly count: number }) =>

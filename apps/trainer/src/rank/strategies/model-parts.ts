@@ -1,6 +1,7 @@
 // What every strategy makes of a run's flags in the same way: the model's blocks, its first
 // weights, and the optimizer.
 
+import type { BlockType } from '@shardweave/dtypes/blocks';
 import {
   AdamW,
   applyLora,
@@ -17,6 +18,7 @@ import {
 import { byteSize, type Device, type Tensor } from '@shardweave/tensor-core';
 import { UsageError } from '../../errors.js';
 import { withAdapterState } from '../../model/adapter-directory.js';
+import { ggufBlockTypes, isGgufFile } from '../../model/gguf-model.js';
 import { withModelState } from '../../model/model-directory.js';
 import type { BaseType, RunConfig } from '../../run-config.js';
 import type { StrategyOptions } from './strategy.js';
@@ -44,11 +46,33 @@ export function deferredModel(
 /** The same, whose frozen matrices rest as the run asks for. */
 export async function restingModel(device: Device, choice: ModelChoice): Promise<LanguageModel> {
   const model = deferredModel(device, choice);
-  const type = choice.lora?.baseType;
-  if (type !== undefined && !isNumbers(type)) {
-    await quantizeBase(model, { type });
+  if (choice.lora !== undefined) {
+    await putBaseAtRest(model, choice);
   }
   return model;
+}
+
+/**
+ * Puts the frozen matrices of a model into the blocks that the run asks for, or that its file has
+ * them in already.
+ */
+export async function putBaseAtRest(
+  model: LanguageModel,
+  { model: source, lora }: Pick<ModelChoice, 'model' | 'lora'>,
+): Promise<void> {
+  const type = lora?.baseType;
+  if (isNumbers(type)) {
+    return;
+  }
+  if (type !== undefined) {
+    await quantizeBase(model, { type });
+    return;
+  }
+  const isFile = source.kind === 'directory' && isGgufFile(source.path);
+  const kept = isFile ? await ggufBlockTypes(source.path) : new Map<string, BlockType>();
+  if (kept.size > 0) {
+    await quantizeBase(model, { type: 'q8_0', select: (path) => kept.get(path) });
+  }
 }
 
 /** Whether a base of the type rests as numbers, and not in blocks. */
