@@ -52,11 +52,12 @@ async function trained({ device, group, rank }: Rank, fsdp: Partial<FsdpOptions>
 }
 
 describe.each([
-  {},
-  { mixedPrecision: true, computeDType: 'bf16' },
-  { reshardAfterForward: false },
-  { moveParamsToCpu: true },
-] as const)('with %j', (fsdp) => {
+  [{}, true],
+  [{}, false],
+  [{ mixedPrecision: true, computeDType: 'bf16' }, true],
+  [{ reshardAfterForward: false }, true],
+  [{ moveParamsToCpu: true }, true],
+] as const)('with %j, and memory that the host can use: %j', (fsdp, isHostMemory) => {
   it('gathers wait for an optimizer step that takes long on the device', async () => {
     const plain = await onRanks(2, (rank) => trained(rank, fsdp));
     const late = await onRanks(2, async (rank) => {
@@ -64,6 +65,7 @@ describe.each([
       let numStepped = 0;
       const device = lateRank(rank, 20, {
         slow: isStep,
+        isHostMemory,
         onRun: (kernel) => {
           if (isStep.test(kernel)) {
             numStepped += 1;

@@ -15,7 +15,7 @@ import {
   Stack,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
-import { lateBackend } from './support/late-backend.js';
+import { lateBackend, withoutHostMemory } from './support/late-backend.js';
 import { wrapIn } from './support/sharding.js';
 
 function net({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
@@ -23,34 +23,39 @@ function net({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
   return wrap(new Stack(device, [wrap(layer(device)), wrap(layer(device)), layer(device)]));
 }
 
-describe.each<Partial<FsdpOptions>>([
-  {},
-  { bucketCapMb: 0 },
-  { reshardAfterForward: false },
-  { mixedPrecision: true, computeDType: 'bf16' },
-  { moveParamsToCpu: true },
-])('host buffers of steps with %j', (options) => {
-  it('all come back after each step, and there are as many as are in use at once', () =>
-    onRanks(2, async (rank) => {
-      const model = net(rank, options);
-      const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
-      for (let step = 0; step < 10; step++) {
-        const micro = (k: number) => trainOnce(model, rowsOf(rank), 2 * step + k);
-        await model.noSync(() => micro(0));
-        await micro(1);
-        await optimizer.step();
-        optimizer.zeroGrad();
-        expect(model.units[0]!.links!.hostBuffers.takenBytes).toBe(0);
-      }
-      const { numMade } = model.units[0]!.links!.hostBuffers;
-      // Where all of them lie in the device's own memory there are none.
-      expect(numMade > 0).toBe(options.bucketCapMb !== 0);
-      // A unit needs at most a shard and a whole on their way to be gathered, and two to be
-      // reduced. Timing decides how many units do so at once; thirty gathers or more without reuse
-      // would need more buffers than this.
-      expect(numMade).toBeLessThanOrEqual(4 * model.instances().length);
-    }));
-});
+describe.each<[Partial<FsdpOptions>, isHostMemory: boolean]>([
+  [{}, true],
+  [{}, false],
+  [{ bucketCapMb: 0 }, true],
+  [{ reshardAfterForward: false }, true],
+  [{ mixedPrecision: true, computeDType: 'bf16' }, true],
+  [{ moveParamsToCpu: true }, true],
+])(
+  'host buffers of steps with %j, and memory that the host can use: %j',
+  (options, isHostMemory) => {
+    it('all come back after each step, and there are as many as are in use at once', () =>
+      onRanks(2, async ({ device: { backend }, ...rank }) => {
+        const own = isHostMemory ? backend : withoutHostMemory(backend);
+        const model = net({ ...rank, device: new Device(own, { seed: 7 }) }, options);
+        const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
+        for (let step = 0; step < 10; step++) {
+          const micro = (k: number) => trainOnce(model, rowsOf(rank), 2 * step + k);
+          await model.noSync(() => micro(0));
+          await micro(1);
+          await optimizer.step();
+          optimizer.zeroGrad();
+          expect(model.units[0]!.links!.hostBuffers.takenBytes).toBe(0);
+        }
+        const { numMade } = model.units[0]!.links!.hostBuffers;
+        // Where all of them lie in the device's own memory there are none.
+        expect(numMade > 0).toBe(options.bucketCapMb !== 0);
+        // A unit needs at most a shard and a whole on their way to be gathered, and two to be
+        // reduced. Timing decides how many units do so at once; thirty gathers or more without reuse
+        // would need more buffers than this.
+        expect(numMade).toBeLessThanOrEqual(4 * model.instances().length);
+      }));
+  },
+);
 
 it.each<Partial<FsdpOptions>>([{}, { moveParamsToCpu: true }])(
   'a forward that fails with gathers ahead of it gives their buffers back, with %j',

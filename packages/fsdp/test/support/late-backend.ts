@@ -83,7 +83,7 @@ export function lateBackend(inner: Backend, options: LateBackendOptions): Backen
       options.isSettledAtOnce === true
         ? inner.settle!(buffer)
         : later(async () => inner.settle!(buffer)),
-    ...(options.isHostMemory === false ? { hostBytes: undefined } : {}),
+    ...(options.isHostMemory === false ? { hostBytes: undefined, settle: undefined } : {}),
   };
   return new Proxy(inner, {
     get: (target, name) =>
