@@ -30,7 +30,7 @@ describe('the flags of train', () => {
       '--micro-batches <M>',
       '--offload-dir <DIR>',
       '--fresh',
-      '--model <PRESET|DIR|ORG/NAME>',
+      '--model <PRESET|DIR|GGUF|ORG/NAME>',
       '--dropout <P>',
       '--tokenizer <model|byte|gpt2>',
       '--data <FILE|hf:ORG/NAME>',

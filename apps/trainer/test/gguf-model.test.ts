@@ -5,7 +5,6 @@ import { cpSync, mkdirSync, readdirSync, readFileSync, truncateSync, writeFileSy
 import { join } from 'node:path';
 import {
   type GgufTensor,
-  type GgufTensorType,
   ggufFile,
   type MetadataValue,
   openGguf,

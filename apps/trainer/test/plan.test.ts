@@ -17,11 +17,16 @@ const CLOCK: StepClock = {
     ranks * [...kernels.values()].reduce((sum, { count }) => sum + count, 0),
 };
 
-async function plan(flags: string, room: Partial<Room> = {}): Promise<PlanRow[]> {
+async function plan(
+  flags: string,
+  room: Partial<Room> = {},
+  linkBits?: number,
+): Promise<PlanRow[]> {
   const config = await resolveConfig(parseFlags(`--device cpu ${flags}`.split(' '), () => {}));
   return planRows(config, {
     model: { info: cpuInfo({ threads: 1 }) },
     clock: CLOCK,
+    linkBits,
     room: ({ ranks }) => ({ deviceBytes: 2 ** 32, hostBytes: 2 ** 34, ranksHere: ranks, ...room }),
   });
 }
@@ -71,6 +76,21 @@ describe('plan', () => {
     expect(text).toMatch(/^single +no /m);
     expect(text).toMatch(/^fsdp x 2 +yes /m);
     expect(text).toMatch(/^single: a rank takes .*\.$/m);
+  });
+
+  it('says what a link between hosts takes, and what keeps it least busy', async () => {
+    const base = '--model nano --ranks 2 --lora-rank 2';
+    const [single, fsdp, ddp, offload] = await plan(base, {}, 1e6);
+    expect([single, offload].map((row) => row!.linkMs)).toEqual([0, 0]);
+    for (const row of [fsdp, ddp]) {
+      expect(row!.linkMs).toBeCloseTo(row!.run!.laterStep.bytesSent * 0.008, 9);
+    }
+    const text = planText([single!, fsdp!, ddp!, offload!]);
+    expect(text).toMatch(/wire a step +on the link +a step$/m);
+    expect(text).toMatch(
+      /^Least on the link in a step: ddp x 2 \d.* \(.*\); fsdp x 2 .*\. single and offload need no/m,
+    );
+    expect(planText(await plan(base))).not.toContain('link');
   });
 
   it('times the kernels of all micro-steps, of which it runs three', async () => {

@@ -6,7 +6,7 @@ import { resolveConfig } from '../config/resolve-config.js';
 import { kindOf } from '../device-choice.js';
 import { flag } from '../flags/flag.js';
 import { idleFlags } from '../flags/flag-effects.js';
-import { onOff } from '../flags/flag-kinds.js';
+import { bitRate, onOff } from '../flags/flag-kinds.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { resolveProducts } from '../launch/resolve-products.js';
 import { planHeaderLines } from '../output/header.js';
@@ -17,16 +17,22 @@ import { roomHere } from '../plan/room.js';
 import { DeviceHost } from '../rank/device-host.js';
 import { defineCommand } from './define-command.js';
 
-const JSON_FLAG = { json: flag(onOff, false, ['--json', 'all numbers, as JSON']) };
+const OWN_FLAGS = {
+  link: flag(bitRate, undefined, [
+    '--link <RATE>',
+    "what a step's bytes take between hosts at so many bits a second, such as 1gbit",
+  ]),
+  json: flag(onOff, false, ['--json', 'all numbers, as JSON']),
+};
 
 /** The command `plan`. */
 export const plan = defineCommand({
   ...TRAIN,
   name: 'plan',
   description: 'Tells what a run would take, by strategy: memory to the byte, wire and time.',
-  flags: { ...TRAIN.flags, ...JSON_FLAG },
+  flags: { ...TRAIN.flags, ...OWN_FLAGS },
   model: 'config',
-  groups: { ...TRAIN.groups, 'Options:': { ...TRAIN.groups['Options:'], ...JSON_FLAG } },
+  groups: { ...TRAIN.groups, 'Options:': { ...TRAIN.groups['Options:'], ...OWN_FLAGS } },
   examples: [
     { line: 'plan --model gpt2 --ranks 2', says: 'where GPT-2 fits on this machine' },
     {
@@ -52,6 +58,7 @@ export const plan = defineCommand({
     const rows = await planRows(config, {
       model: kind === 'cpu' ? { info: cpuInfo({ threads }) } : backend,
       clock,
+      linkBits: flags.link,
       room: (run) => roomHere(run, kind),
     });
     if (flags.json) {

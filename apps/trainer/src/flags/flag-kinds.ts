@@ -88,6 +88,24 @@ function bytesOf(text: string): number {
   return Math.floor(Number(count) * (binary === '' ? 1000 : 1024) ** power);
 }
 
+const BITS = /^(\d+\.?\d*|\.\d+) ?([kmg])bit(?:\/s|ps)?$/i;
+
+/** A rate in bits a second, with decimal units: 1gbit is 1e9. */
+export const bitRate: FlagKind<number> = {
+  ...numeric(
+    z
+      .union([z.number().gt(0), z.string().regex(BITS).transform(bitsOf)])
+      .refine((bits) => Number.isFinite(bits) && bits > 0),
+    'bits a second above 0, such as 1gbit, 2.5gbit or 100mbit',
+  ),
+  most: Number.MAX_SAFE_INTEGER,
+};
+
+function bitsOf(text: string): number {
+  const [, count, prefix] = BITS.exec(text)!;
+  return Number(count) * 1000 ** (' kmg'.indexOf(prefix!.toLowerCase()) as number);
+}
+
 export const nonNegative = numeric(z.number().min(0), 'a number of at least 0');
 export const positive = numeric(z.number().gt(0), 'a number above 0');
 export const probability = numeric(z.number().min(0).lt(1), 'a number from 0 to below 1');

@@ -26,6 +26,8 @@ export interface PlanRow {
   /** The bytes of all ranks on this host. */
   readonly hostBytes: number | undefined;
   readonly stepMs: number | undefined;
+  /** What a rank's bytes of a step take on a link between hosts; undefined where none is given. */
+  readonly linkMs: number | undefined;
   /** What the run leaves under --out. */
   readonly left: LeftBytes;
 }
@@ -33,6 +35,8 @@ export interface PlanRow {
 export interface PlanOptions {
   readonly model: DryModel;
   readonly clock: StepClock | undefined;
+  /** The rate of a link between hosts, in bits a second. */
+  readonly linkBits?: number | undefined;
   /** The room for a run of so many ranks. */
   room(config: RunConfig): Room;
 }
@@ -47,7 +51,7 @@ export async function planRows(config: RunConfig, options: PlanOptions): Promise
 }
 
 async function planRow(config: RunConfig, options: PlanOptions): Promise<PlanRow> {
-  const { model, clock } = options;
+  const { model, clock, linkBits } = options;
   const { strategy, ranks } = config;
   const room = options.room(config);
   const isTimed = clock !== undefined;
@@ -60,6 +64,7 @@ async function planRow(config: RunConfig, options: PlanOptions): Promise<PlanRow
     run,
     hostBytes: run && hostNeed(run, room),
     stepMs: run && (await clock?.stepMs(run, config)),
+    linkMs: run && linkBits && (run.laterStep.bytesSent * 8000) / linkBits,
     left: await leftBytes(config),
   };
 }
@@ -78,9 +83,11 @@ function asStrategy(config: RunConfig, strategy: StrategyName): RunConfig {
 
 /** The table for people: one line per strategy, and below it why some are impossible. */
 export function planText(rows: readonly PlanRow[]): string {
-  const table = rows.map(cellsOf);
   const head = ['', 'fits', 'a rank', 'parameter', 'optimizer', 'gradient', 'activation', 'rest'];
-  const all = [[...head, 'host', 'disk', 'wire a step', 'a step'], ...table];
+  const hasLink = rows.some(({ linkMs }) => linkMs !== undefined);
+  const table = rows.map((row) => cellsOf(row, hasLink));
+  const times = [...(hasLink ? ['on the link'] : []), 'a step'];
+  const all = [[...head, 'host', 'disk', 'wire a step', ...times], ...table];
   const widths = all[0]!.map((_, column) => Math.max(...all.map((row) => row[column]!.length)));
   const lines = all.map((row) =>
     row
@@ -88,18 +95,47 @@ export function planText(rows: readonly PlanRow[]): string {
       .join('  ')
       .trimEnd(),
   );
-  const reasons = rows.flatMap(({ strategy, complaint }) =>
-    complaint === undefined ? [] : [`${strategy}: ${complaint}.`],
-  );
+  const reasons = [
+    ...rows.flatMap(({ strategy, complaint }) =>
+      complaint === undefined ? [] : [`${strategy}: ${complaint}.`],
+    ),
+    ...linkAdvice(rows),
+  ];
   return [...lines, ...(reasons.length > 0 ? ['', ...reasons] : []), ''].join('\n');
 }
 
-function cellsOf(row: PlanRow): string[] {
-  const { strategy, ranks, run, complaint } = row;
-  const name = ranks === 1 ? strategy : `${strategy} x ${ranks}`;
+/** What keeps the link least busy, of that which fits. */
+function linkAdvice(rows: readonly PlanRow[]): string[] {
+  const onLink = rows.flatMap((row) =>
+    row.complaint === undefined && row.linkMs ? [{ ...row, linkMs: row.linkMs }] : [],
+  );
+  const [least, ...others] = onLink.toSorted((a, b) => a.linkMs - b.linkMs);
+  if (least === undefined) {
+    return [];
+  }
+  const textOf = (row: (typeof onLink)[number]) =>
+    `${nameOf(row)} ${formatMs(row.linkMs)} (${formatBytes(row.run!.laterStep.bytesSent)})`;
+  const rest = others.length === 0 ? '' : `; ${others.map(textOf).join('; ')}`;
+  const alone = rows
+    .filter(({ complaint, ranks }) => complaint === undefined && ranks === 1)
+    .map(nameOf);
+  const none =
+    alone.length === 0
+      ? ''
+      : ` ${alone.join(' and ')} ${alone.length === 1 ? 'needs' : 'need'} no link.`;
+  return [`Least on the link in a step: ${textOf(least)}${rest}.${none}`];
+}
+
+function nameOf({ strategy, ranks }: PlanRow): string {
+  return ranks === 1 ? strategy : `${strategy} x ${ranks}`;
+}
+
+function cellsOf(row: PlanRow, hasLink: boolean): string[] {
+  const { run, complaint, linkMs } = row;
+  const name = nameOf(row);
   const fits = complaint !== undefined ? 'no' : row.isTight ? 'tight' : 'yes';
   if (run === undefined) {
-    return [name, fits, ...Array.from({ length: 10 }, () => '')];
+    return [name, fits, ...Array.from({ length: hasLink ? 11 : 10 }, () => '')];
   }
   const { parameter, optimizer, gradient, activation, gathered, staging } = run.peakBytes;
   const bytes = [run.bufferBytes, parameter, optimizer, gradient, activation, gathered + staging];
@@ -108,6 +144,7 @@ function cellsOf(row: PlanRow): string[] {
     name,
     fits,
     ...[...bytes, ...rests].map((count) => (count === 0 ? '-' : formatBytes(count))),
+    ...(hasLink ? [linkMs ? formatMs(linkMs) : '-'] : []),
     row.stepMs === undefined ? '-' : formatMs(row.stepMs),
   ];
 }
