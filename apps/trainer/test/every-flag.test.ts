@@ -13,11 +13,13 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
   generate: [
     ...['--model', '--adapter', '--tokenizer', '--prompt', '--chat', '--max-tokens'],
     ...['--temperature', '--top-k', '--top-p', '--min-p', '--seed', '--stop', '--precision'],
+    '--base-type',
     ...['--strategy', '--device', '--device-budget', '--threads', '--products', '--quiet'],
   ],
   eval: [
     ...['--model', '--adapter', '--tokenizer', '--data', '--train-on-prompt', '--seq', '--batch'],
-    ...['--cache', '--json', '--precision', '--strategy', '--device', '--device-budget'],
+    ...['--cache', '--json', '--precision', '--base-type', '--strategy', '--device'],
+    '--device-budget',
     ...['--threads', '--products'],
   ],
   report: ['<RUN...>', '--out', '--quiet'],
@@ -72,7 +74,7 @@ describe.each(commands)('each flag of $name', ({ name, flags, parse }) => {
     const found = all.map(([, flag]) => nameOf(flag));
     expect(name === 'train' || found).toEqual(name === 'train' || NAMES[name] || found);
     expect(name === 'plan' ? all.map(([flag]) => flag) : []).toEqual(
-      name === 'plan' ? [...trains, 'json'] : [],
+      name === 'plan' ? [...trains, 'link', 'json'] : [],
     );
   });
 

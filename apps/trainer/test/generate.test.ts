@@ -307,7 +307,7 @@ describe('generate', () => {
     directories.push(empty);
     const cases: [string[], RegExp][] = [
       [[], /required option '--model <DIR\|ORG\/NAME>' not specified/],
-      [['--model', empty], /--model: expected a directory with config.json and weights, got/],
+      [['--model', empty], /--model: expected a directory with config.json and weights, or a/],
       [
         ['--model', directory, '--prompt', 'a', '--chat'],
         /--chat and --prompt "a" both say what to answer\. Give one of them\.$/m,

@@ -154,7 +154,9 @@ describe('a GGUF file', () => {
       cli(
         `generate --model ${model} --prompt Call --max-tokens 8 --temperature 0 --quiet --device cpu --threads 1`,
       );
-    expect(await generate(blocks)).toBe(await generate(decoded));
+    const said = await generate(decoded);
+    expect(await generate(blocks)).toBe(said);
+    expect(await generate(`${decoded} --base-type q8_0`)).toBe(said);
     const evaluate = async (model: string) =>
       JSON.parse(
         await cli(

@@ -1,6 +1,7 @@
 // The flags of the command `generate`, an interface that users script against. `eval` has some of
 // them, too.
 
+import { BLOCK_TYPES } from '@shardweave/dtypes/blocks';
 import { flag, needed, type ValuesOf } from '../flags/flag.js';
 import {
   bytes,
@@ -39,6 +40,10 @@ export const PLACE = {
   precision: flag(oneOf(['fp32', 'fp16', 'bf16']), undefined, [
     '--precision <fp32|fp16|bf16>',
     'what weights are held and computed with in (default: the 16 bits of the file, or fp32)',
+  ]),
+  baseType: flag(oneOf(BLOCK_TYPES), undefined, [
+    '--base-type <TYPE>',
+    `how the matrices rest: in ${BLOCK_TYPES.join(', ')} blocks (default: in those of a GGUF file, or in --precision)`,
   ]),
   strategy: flag(oneOf(['single', 'offload']), 'single', [
     '--strategy <single|offload>',

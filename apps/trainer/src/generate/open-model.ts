@@ -91,7 +91,7 @@ function precisionOf(directory: string, config: ModelConfig): Promise<Precision>
 async function loadModel(
   device: Device,
   config: OpenChoice,
-  { strategy, deviceBudget }: OpenFlags,
+  { strategy, deviceBudget, baseType }: OpenFlags,
 ): Promise<Module<TokenArgs, Tensor>> {
   const model = deferredModel(device, config);
   if (config.lora === undefined) {
@@ -100,7 +100,7 @@ async function loadModel(
       parameter.requiresGrad = false;
     }
   }
-  await putBaseAtRest(model, config);
+  await putBaseAtRest(model, { model: config.model, baseType });
   if (strategy === 'single') {
     await loadWeights(model, config);
     await materialize(model);

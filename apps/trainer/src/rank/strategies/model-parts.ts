@@ -47,7 +47,7 @@ export function deferredModel(
 export async function restingModel(device: Device, choice: ModelChoice): Promise<LanguageModel> {
   const model = deferredModel(device, choice);
   if (choice.lora !== undefined) {
-    await putBaseAtRest(model, choice);
+    await putBaseAtRest(model, { model: choice.model, baseType: choice.lora.baseType });
   }
   return model;
 }
@@ -58,14 +58,16 @@ export async function restingModel(device: Device, choice: ModelChoice): Promise
  */
 export async function putBaseAtRest(
   model: LanguageModel,
-  { model: source, lora }: Pick<ModelChoice, 'model' | 'lora'>,
+  {
+    model: source,
+    baseType,
+  }: Pick<ModelChoice, 'model'> & { readonly baseType: BaseType | undefined },
 ): Promise<void> {
-  const type = lora?.baseType;
-  if (isNumbers(type)) {
+  if (isNumbers(baseType)) {
     return;
   }
-  if (type !== undefined) {
-    await quantizeBase(model, { type });
+  if (baseType !== undefined) {
+    await quantizeBase(model, { type: baseType });
     return;
   }
   const isFile = source.kind === 'directory' && isGgufFile(source.path);
