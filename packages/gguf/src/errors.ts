@@ -16,12 +16,18 @@ export class GgufUsageError extends GgufError {
   readonly code = 'USAGE';
 }
 
-/** A model whose tensors or configuration can't be written as a GGUF file that llama.cpp reads. */
+/**
+ * A model whose tensors or configuration can't be written as a GGUF file that llama.cpp reads, and a
+ * file that is damaged or has a model that is not supported.
+ */
 export class GgufModelError extends GgufError {
   readonly code = 'MODEL';
 }
 
-/** A tokenizer that llama.cpp has no equivalent of, or whose files lack something. */
+/**
+ * A tokenizer that llama.cpp has no equivalent of, or whose files lack something, and one in a file
+ * that has no equivalent here.
+ */
 export class GgufTokenizerError extends GgufError {
   readonly code = 'TOKENIZER';
 }

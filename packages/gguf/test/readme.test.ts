@@ -3,12 +3,13 @@
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { modelGguf } from '@shardweave/gguf';
 import { peftConfigText, peftState, writeSafetensors } from '@shardweave/nn';
 import { expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { runReadmeExample } from '../../../tooling/test-kit/readme-example.ts';
 import { bareModel } from './support/hub-models.ts';
-import { readGguf } from './support/written.ts';
+import { bytesOf, readGguf } from './support/written.ts';
 
 const PACKAGE = fileURLToPath(new URL('..', import.meta.url));
 const folder = newFolder();
@@ -61,4 +62,19 @@ it('the third one makes one of adapters', async () => {
   const [byteLength] = await runReadmeExample(PACKAGE, { index: 2, change });
   // lora_A and lora_B are each padded to 32 bytes, behind a header.
   expect(byteLength).toBeGreaterThan(64);
+});
+
+it('the fourth one reads a file', async () => {
+  const path = join(folder, 'read.gguf');
+  const file = modelGguf(bareModel(512, 32), { type: 'q8_0', name: 'x' });
+  writeFileSync(path, await bytesOf(file));
+  const change = (example: string) =>
+    example
+      .replace("'model.gguf'", JSON.stringify(path))
+      .replaceAll(/console\.log\((.*)\);/g, 'console.log([$1]);');
+  const logged = await runReadmeExample(PACKAGE, { index: 3, change });
+  expect(logged).toEqual([
+    ['llama', 'token_embd.weight', 'q8_0', 256, 68],
+    ['tokenizer.json,tokenizer_config.json'],
+  ]);
 });

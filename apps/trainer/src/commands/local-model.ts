@@ -6,7 +6,6 @@ import { HubUnreachableError } from '../hub/hub-errors.js';
 import type { HubOptions } from '../hub/hub-model.js';
 import { type HubName, isCommit, parseHubName } from '../hub/hub-name.js';
 import { ADAPTER_FILES, hubBaseOf } from '../model/adapter-directory.js';
-import { GGUF_END } from '../model/gguf-model.js';
 import { isPresetName } from '../model/presets.js';
 import { keptValue, type ResumeFlags } from './kept-value.js';
 import { type DownloadStreams, showDownloads } from './show-downloads.js';
@@ -91,8 +90,7 @@ function textOf({ repo, revision }: HubName): string {
 function nameOf(key: Key, flags: ModelFlags): HubName | undefined {
   const { [key]: typed = '' } = flags;
   const name = parseHubName(typed);
-  const isLocal = isPresetName(typed) || existsSync(typed) || typed.endsWith(GGUF_END);
-  if (name === undefined || isLocal) {
+  if (name === undefined || isPresetName(typed) || existsSync(typed)) {
     return undefined;
   }
   const kept = name.revision ? undefined : parseHubName(String(keptValue(key, flags)));

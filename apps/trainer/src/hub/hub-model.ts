@@ -143,7 +143,9 @@ function refuseOthers(repo: string, files: ReadonlyMap<string, HubFile>): void {
     const gguf = other('.gguf');
     refuse(
       gguf === undefined ? 'no config.json' : `${gguf} and other files of llama.cpp alone`,
-      'Name the model in the Hugging Face layout, whose weights are safetensors.',
+      gguf === undefined
+        ? 'Name the model in the Hugging Face layout, whose weights are safetensors.'
+        : 'Download the file and give its path, or name the model in the Hugging Face layout.',
     );
   }
   const old = other('.bin') ?? other('.pt') ?? other('.h5') ?? other('.msgpack');
