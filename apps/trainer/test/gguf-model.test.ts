@@ -2,7 +2,7 @@
 // over the directory with the same numbers.
 
 import { cpSync, mkdirSync, readdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import {
   type GgufTensor,
   ggufFile,
@@ -134,7 +134,15 @@ describe('a run over a GGUF file', () => {
       readFileSync(join(out, 'adapter/adapter_config.json'), 'utf8'),
     );
     expect(base).toBe(shard(1));
-    const other = lossesOf(`--model ${plain} ${lora} --resume ${save}`);
+    // One number of the second file is another one.
+    const changed = join(folder, 'changed');
+    mkdirSync(changed);
+    const [one, two] = [1, 2].map((number) => join(changed, basename(shard(number))));
+    cpSync(shard(1), one!);
+    const bytes = readFileSync(shard(2));
+    bytes[bytes.length - 60]! ^= 1;
+    writeFileSync(two!, bytes);
+    const other = lossesOf(`--model ${one} ${lora} --resume ${save}`);
     await expect(other).rejects.toThrow(/another base model: .*-of-00002\.gguf \(\w{64}\), got/);
     const merged = join(folder, 'merged');
     const merge = (model: string) =>
