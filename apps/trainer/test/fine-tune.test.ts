@@ -9,8 +9,10 @@ import {
   llamaAnswer,
   llamaLogits,
   openLlama,
+  tokenIds,
 } from '../../../packages/gguf/test/support/llama-cpp.ts';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { llamaQuantize, noGgml } from '../../../tooling/test-kit/ggml.ts';
 import { buildCommand } from './support/build-command.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT, runFlags } from './support/run-flags.js';
@@ -224,3 +226,57 @@ async function write(flags: string): Promise<void> {
   const result = await runCli(['gguf', ...flags.split(' '), '--quiet']);
   expect(result).toEqual({ code: 0, out: '', err: '' });
 }
+
+it.skipIf(noGgml !== undefined).each<[string, object, string]>([
+  ['llama', { tie_word_embeddings: false }, '--lora-rank 4'],
+  ['qwen3', { tie_word_embeddings: true, head_dim: 64 }, '--lora-rank 8 --lora-alpha 4'],
+])(
+  'a %s that llama.cpp wrote as Q4_K_M writes 50 tokens with adapters as it does with that file',
+  async (family, more, flags) => {
+    const name = `${family}-wide`;
+    const model = join(folder, name);
+    mkdirSync(model);
+    const wide = { ...SHAPE, hidden_size: 256, intermediate_size: 512 };
+    writeFileSync(
+      join(model, 'config.json'),
+      JSON.stringify({ model_type: family, ...wide, ...more }),
+    );
+    for (const file of ['tokenizer.json', 'tokenizer_config.json']) {
+      copyFileSync(`${ROOT}tooling/tokenizer/${file}`, join(model, file));
+    }
+    const data = join(folder, `${name}.txt`);
+    const line = 'Call me Ishmael. Some years ago, never mind how long precisely. ';
+    writeFileSync(data, line.repeat(40));
+    const first = join(folder, `${name}-first`);
+    const rows = '--seq 32 --batch 4 --strategy single';
+    await train(`--model ${model} --data ${data} ${rows} --steps 60 --lr 0.004 --out ${first}`);
+    const exact = join(folder, `${name}-f32.gguf`);
+    await write(`--model ${join(first, 'model')} --out ${exact} --type f32`);
+    const base = join(folder, `${name}-Q4_K_M.gguf`);
+    llamaQuantize(exact, { to: base, fileType: 15 });
+
+    const other = join(folder, `${name}-other.txt`);
+    const changed = 'Call me Ahab. Some months ago, never mind how soon precisely. ';
+    writeFileSync(other, changed.repeat(40));
+    const tuned = join(folder, `${name}-tuned`);
+    const losses = await train(
+      `--model ${base} --data ${other} ${rows} --steps 20 --lr 0.02 ${flags} --out ${tuned}`,
+    );
+    expect(losses.at(-1)!).toBeLessThan(losses[0]! / 3);
+    const adapter = join(folder, `${name}-lora.gguf`);
+    await write(`--model ${base} --adapter ${tuned} --out ${adapter}`);
+    const generate = `generate --model ${base} --adapter ${tuned} --device cpu --max-tokens 50 --temperature 0 --quiet`;
+    const { out } = await runCli([...generate.split(' '), '--prompt', 'Call']);
+    const llama = await openLlama();
+    try {
+      const [ids = []] = await tokenIds(llama, { path: base, texts: [`Call${out}`] });
+      const logits = await llamaLogits(llama, { path: base, adapter, tokens: ids });
+      const likeliest = logits.map((row) => row.indexOf(row.reduce((a, b) => Math.max(a, b))));
+      const [written, found] = [ids.slice(-50), likeliest.slice(-51, -1)];
+      expect(ids.length).toBeGreaterThan(50);
+      expect(found.filter((id, i) => id === written[i]).length).toBeGreaterThanOrEqual(48);
+    } finally {
+      await llama.dispose();
+    }
+  },
+);
