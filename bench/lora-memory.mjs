@@ -1,12 +1,14 @@
 // What a process of a LoRA run takes, and when. The command trains adapters beside a base in bf16,
 // which has random values in a shape of bench/shapes and is sharded over 1 and 2 processes over ws.
-// The run draws the values or, with --weights, reads them from a file, as those of a user's model.
+// The run draws the values or, with --weights, reads them from a file, as those of a user's model;
+// with --blocks q4_K they are random blocks in a GGUF file, where the base stays in them.
 // The bench compares the most resident bytes of each process (VmHWM, so on Linux only) with the
 // process's ledger and with the formulas of docs/memory-model.md: once the model is loaded, after
 // the last step, and at the end, which writes the adapters and a text. It needs the built packages.
 // Usage: node bench/lora-memory.mjs [--shape smollm2-135m] [--ranks 1,2] [--steps 3]
 //   [--lora-rank 16] [--lora-targets all-linear] [--batch 2] [--seq 256] [--precision bf16]
-//   [--weights] [--tree DIR: another built checkout, whose trainer is measured] [--report FILE]
+//   [--weights] [--blocks TYPE] [--strategy fsdp] [--checkpoint-activations]
+//   [--tree DIR: another built checkout, whose trainer is measured] [--report FILE]
 
 import { spawn } from 'node:child_process';
 import { randomFillSync } from 'node:crypto';
@@ -35,6 +37,7 @@ import {
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { Device } from '../packages/tensor-core/dist/index.js';
 import { publish } from './figures/publish.mjs';
+import { randomGguf } from './figures/random-gguf.mjs';
 import { endRecord, headOf, startRecord } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
 
@@ -53,12 +56,16 @@ const { values: flags } = parseArgs({
     seq: { type: 'string', default: '256' },
     precision: { type: 'string', default: 'bf16' },
     weights: { type: 'boolean', default: false },
+    blocks: { type: 'string' },
+    strategy: { type: 'string', default: 'fsdp' },
+    'checkpoint-activations': { type: 'boolean', default: false },
     tree: { type: 'string' },
     report: { type: 'string' },
   },
 });
 const config = join(ROOT, 'bench/shapes', flags.shape, 'config.json');
-const modelDirectory = flags.weights ? await writeWeights() : dirname(config);
+const written = flags.weights || flags.blocks !== undefined ? await writeWeights() : undefined;
+const model = written ?? dirname(config);
 const record = await startRecord('bench/lora-memory.mjs');
 const rows = [];
 for (const ranks of flags.ranks.split(',').map(Number)) {
@@ -68,8 +75,8 @@ for (const ranks of flags.ranks.split(',').map(Number)) {
   }
 }
 await endRecord(record);
-if (flags.weights) {
-  rmSync(modelDirectory, { recursive: true });
+if (written !== undefined) {
+  rmSync(flags.blocks === undefined ? written : dirname(written), { recursive: true });
 }
 Object.assign(record, { flags, rows });
 publish(flags.report, report(), record);
@@ -78,10 +85,12 @@ publish(flags.report, report(), record);
 async function measure(ranks) {
   const out = mkdtempSync(join(tmpdir(), 'lora-memory-'));
   const args = [
-    ...['--model', modelDirectory, '--tokenizer', 'byte'],
+    ...['--model', model, '--tokenizer', 'byte'],
     ...['--lora-rank', flags['lora-rank'], '--lora-targets', flags['lora-targets']],
     ...['--batch', flags.batch, '--seq', flags.seq, '--steps', flags.steps],
-    ...['--precision', flags.precision, '--device', 'cpu', '--threads', '1', '--strategy', 'fsdp'],
+    ...['--precision', flags.precision, '--device', 'cpu', '--threads', '1'],
+    ...['--strategy', flags.strategy],
+    ...(flags['checkpoint-activations'] ? ['--checkpoint-activations'] : []),
     ...['--ranks', String(ranks), '--transport', 'ws', '--out', join(out, 'run')],
   ];
   const child = spawn(process.execPath, ['apps/trainer/dist/main.js', 'train', ...args], {
@@ -175,8 +184,14 @@ function deferredModel(device) {
   return makeModel(device, parseModelConfig(readFileSync(config, 'utf8')), { deferInit: true });
 }
 
-/** Writes a model directory with random weights in bf16, a tensor at a time. */
+/** Writes a model with random weights, a tensor at a time: in bf16, or in blocks as a GGUF file. */
 async function writeWeights() {
+  if (flags.blocks !== undefined) {
+    const path = join(mkdtempSync(join(tmpdir(), 'lora-memory-model-')), 'model.gguf');
+    const pieces = await randomGguf(readFileSync(config, 'utf8'), flags.blocks);
+    await pipeline(pieces, createWriteStream(path));
+    return path;
+  }
   const directory = mkdtempSync(join(tmpdir(), 'lora-memory-model-'));
   copyFileSync(config, join(directory, 'config.json'));
   const backend = await createCpuBackend({ threads: 1 });
