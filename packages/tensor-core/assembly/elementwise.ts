@@ -21,6 +21,7 @@ import {
   UNARY_SQUARE,
   UNARY_TANH,
 } from './layout';
+import { geluTanh, geluTanhBackward } from './gelu-tanh';
 import { exp4, gauss4, log4, normalCdf4, sigmoid4, tanh4 } from './math';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 
@@ -116,7 +117,7 @@ export function unaryBlock(kind: i32, x: usize, out: usize, n: i32): void {
     case UNARY_SIN: sines(x, out, n); break;
     case UNARY_COS: cosines(x, out, n); break;
     case UNARY_GELU: mapUnary(UNARY_GELU, x, out, n); break;
-    case UNARY_GELU_TANH: mapUnary(UNARY_GELU_TANH, x, out, n); break;
+    case UNARY_GELU_TANH: geluTanh(x, out, n); break;
     default: unreachable();
   }
 }
@@ -170,19 +171,7 @@ function apply(kind: i32, x: v128): v128 {
   if (kind == UNARY_RELU) return f32x4.max(x, f32x4.splat(0));
   if (kind == UNARY_SILU) return f32x4.mul(x, sigmoid4(x));
   if (kind == UNARY_GELU) return f32x4.mul(x, normalCdf4(x, gauss4(x)));
-  if (kind == UNARY_GELU_TANH) return f32x4.mul(x, sigmoid4(geluInner(x)));
   return unreachable();
-}
-
-/**
- * Returns 2 sqrt(2/pi) (x + 0.044715 x^3). The tanh form of gelu is x times (1 + tanh(u)) / 2, and
- * that factor is sigmoid(2u), which keeps the digits of small results.
- */
-@inline
-function geluInner(x: v128): v128 {
-  const cubic = f32x4.mul(f32x4.mul(x, x), f32x4.splat(0.044715));
-  const sum = f32x4.add(f32x4.mul(x, cubic), x);
-  return f32x4.mul(sum, f32x4.splat(1.5957691216057308));
 }
 
 /** Computes dy * f' of n values. */
@@ -211,7 +200,7 @@ export function backwardBlock(kind: i32, x: usize, dy: usize, out: usize, n: i32
       }
       break;
     case UNARY_GELU: mapBackward(UNARY_GELU, x, dy, out, n); break;
-    case UNARY_GELU_TANH: mapBackward(UNARY_GELU_TANH, x, dy, out, n); break;
+    case UNARY_GELU_TANH: geluTanhBackward(x, dy, out, n); break;
     default: unreachable();
   }
 }
@@ -273,18 +262,6 @@ function applyBackward(kind: i32, x: v128, dy: v128): v128 {
     const gauss = gauss4(x);
     const density = f32x4.mul(gauss, f32x4.splat(0.3989422804014327));
     return f32x4.mul(dy, f32x4.add(normalCdf4(x, gauss), f32x4.mul(x, density)));
-  }
-  if (kind == UNARY_GELU_TANH) {
-    const s = sigmoid4(geluInner(x));
-    // The square is bounded, since the slope's other factor is 0 long before and 0 times infinity
-    // would be NaN.
-    const square = f32x4.pmin(f32x4.mul(x, x), f32x4.splat(1e30));
-    const inner = f32x4.add(
-      f32x4.mul(square, f32x4.splat(0.21406444881780076)),
-      f32x4.splat(1.5957691216057308),
-    );
-    const slope = f32x4.mul(f32x4.mul(x, f32x4.mul(s, f32x4.sub(one, s))), inner);
-    return f32x4.mul(dy, f32x4.add(s, slope));
   }
   return unreachable();
 }

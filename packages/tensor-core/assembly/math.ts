@@ -1,8 +1,8 @@
 // These are elementary functions on four f32 lanes. The coefficients are our own minimax fits
 // (Lawson's iteration in float64). The largest errors over a million points, in units of the last
-// place, are: exp 1.0, log 0.9, tanh 1.3, sigmoid 2.2, gelu and its tanh form 3 above x = -1. Below
-// that, where gelu vanishes, the rounding of the exponential's argument shows: 6e-6 relative. NaN
-// and infinities come out as in C.
+// place, are: exp 1.0, log 0.9, tanh 1.3, sigmoid 2.2, gelu 3 above x = -1. Below that, where gelu
+// vanishes, the rounding of the exponential's argument shows: 6e-6 relative. NaN and infinities come
+// out as in C.
 
 import { madd, nmadd } from './fuse';
 

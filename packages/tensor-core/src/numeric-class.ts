@@ -14,7 +14,7 @@ import type { BackendBuffer, View } from './view.js';
  */
 export const KERNEL_VERSIONS: Readonly<Record<BackendInfo['kind'], number>> = {
   webgpu: 8,
-  cpu: 4,
+  cpu: 5,
   reference: 3,
 };
 
