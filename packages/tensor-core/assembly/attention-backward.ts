@@ -8,6 +8,7 @@ import {
   BACKWARD_KEYS,
   BACKWARD_ROWS,
   batch,
+  clearRows,
   DK_AT,
   DOUT_AT,
   DOUT_PANELS_AT,
@@ -55,7 +56,14 @@ import {
   vBase,
   vRow,
 } from './attention-call';
-import { clearUnvisited, columnProducts, keyProducts, rowProducts } from './attention-products';
+import {
+  carefulRows,
+  clearUnvisited,
+  columnProducts,
+  keyProducts,
+  mustSkip,
+  rowProducts,
+} from './attention-products';
 import {
   drawWords,
   findRanges,
@@ -64,19 +72,21 @@ import {
   isPartial,
   kept4,
   loOf,
+  nextEdge,
   prepareRow,
   scored4,
-  seesAll,
   sharesSegment,
   toOf,
   visible4,
+  wholeFrom,
+  wholeTo,
 } from './attention-visible';
-import { narrow, widen } from './convert';
+import { narrow, storePartial, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
 import { F32 } from './layout';
 import { expOfNegative4 } from './math';
 import { packStraight, packTransposed } from './pack';
-import { LD } from './product-tile';
+import { LD, TILE_COLUMNS, TILE_ROWS } from './product-tile';
 import { arg, chunkStart, scratchBase } from './slot';
 import { dot } from './softmax';
 
@@ -201,28 +211,26 @@ function openDq(member: u32, part: u32, chunk: u32): void {
 function backwardHead(slot: usize, b: u32, kvHead: u32, part: u32, chunk: u32): void {
   const group = heads / kvHeads;
   const head0 = kvHead * group;
-  for (let member: u32 = 0; member < group; member++) {
-    openHead(slot, b, head0 + member);
-    openDq(member, part, chunk);
-    for (let row: u32 = 0; row < queries; row++) {
-      memory.fill(dqBase + <usize>row * dqStep, 0, (<usize>dim) << 2);
-    }
-  }
+  openHead(slot, b, head0);
   const dk = scratchBase + DK_AT;
   const dv = scratchBase + DV_AT;
   for (let first = part * BACKWARD_KEYS; first < keys; first += parts * BACKWARD_KEYS) {
+    // What was in dq before is stored over by the first block.
+    const isFirst = first == part * BACKWARD_KEYS;
     openKeys(first, BACKWARD_KEYS);
     packKeys();
     packStraight(kBase, dtype, kAt + first * kRow, kRow, numKeys, dim, 8, scratchBase + K_PANELS_AT);
-    memory.fill(dk, 0, <usize>numKeys * LD);
-    memory.fill(dv, 0, <usize>numKeys * LD);
+    clearRows(dk, numKeys);
+    clearRows(dv, numKeys);
     for (let member: u32 = 0; member < group; member++) {
       openHead(slot, b, head0 + member);
       openDq(member, part, chunk);
       for (let row: u32 = 0; row < queries; row += BACKWARD_ROWS) {
         openRows(row, BACKWARD_ROWS);
         if (seesBlock()) {
-          backwardBlock();
+          backwardBlock(isFirst);
+        } else if (isFirst) {
+          clearDq();
         }
       }
     }
@@ -254,29 +262,37 @@ export function seesBlock(): bool {
   return loOf(row0) < first + <u32>numKeys && hiOf(row0 + <u32>numRows - 1) > first && sharesSegment();
 }
 
-function backwardBlock(): void {
+function backwardBlock(isFirst: bool): void {
   const q = scratchBase + Q_AT;
   const qPanels = scratchBase + Q_PANELS_AT;
   const dOut = scratchBase + DOUT_AT;
   const dOutPanels = scratchBase + DOUT_PANELS_AT;
   const s = scratchBase + S_AT;
   const p = scratchBase + P_AT;
-  slopesOfBlock();
+  slopesOfBlock(TILE_COLUMNS);
   panelsOfRows(q, numRows, qPanels);
   panelsOfRows(dOut, numRows, dOutPanels);
   columnProducts(p, dOutPanels, scratchBase + DV_AT);
   columnProducts(s, qPanels, scratchBase + DK_AT);
   const dq = scratchBase + OUT_AT;
-  memory.fill(dq, 0, <usize>numRows * LD);
-  keyProducts(s, scratchBase + K_PANELS_AT, dq);
-  addToDq(dq);
+  const keyPanels = scratchBase + K_PANELS_AT;
+  if (mustSkip(keyPanels)) {
+    clearRows(dq, numRows);
+    carefulRows(s, keyPanels, dq);
+  } else {
+    for (let r = 0; r < numRows; r += TILE_ROWS) {
+      keyProducts(r, s, keyPanels, dq, true);
+    }
+  }
+  addToDq(dq, isFirst);
 }
 
 /**
  * Computes the gradients of the scores into S and the weights that were used (after dropout) into
- * P, from the packed keys and values.
+ * P, from the packed keys and values. Both are set to 0 for the keys that a row doesn't visit, as
+ * far as `margin` keys away, a multiple of 8.
  */
-export function slopesOfBlock(): void {
+export function slopesOfBlock(margin: i32): void {
   const q = scratchBase + Q_AT;
   const dOut = scratchBase + DOUT_AT;
   const s = scratchBase + S_AT;
@@ -284,19 +300,36 @@ export function slopesOfBlock(): void {
   findRanges();
   loadRows(qBase, qAt + row0 * qRow, qRow, numRows, q, scale);
   loadRows(dOutBase, outAt + row0 * outRow, outRow, numRows, dOut, 1);
-  rowProducts(q, scratchBase + K_ACROSS_AT, s);
-  rowProducts(dOut, scratchBase + V_ACROSS_AT, p);
-  for (let r = 0; r < numRows; r++) {
-    slopeRow(r);
-    if (isPartial) {
-      clearUnvisited(s, r);
-      clearUnvisited(p, r);
+  for (let r = 0; r < numRows; r += TILE_ROWS) {
+    rowProducts(r, q, scratchBase + K_ACROSS_AT, s);
+    rowProducts(r, dOut, scratchBase + V_ACROSS_AT, p);
+    for (let i = r; i < min(r + TILE_ROWS, numRows); i++) {
+      slopeRow(i);
+      if (isPartial) {
+        clearUnvisited(s, i, margin);
+        clearUnvisited(p, i, margin);
+      }
     }
   }
 }
 
-/** Adds scale * rows to dq. */
-function addToDq(rows: usize): void {
+/** Clears the rows of the block in dq. */
+function clearDq(): void {
+  const zero = f32x4.splat(0);
+  for (let r = 0; r < numRows; r++) {
+    const to = dqBase + <usize>(row0 + <u32>r) * dqStep;
+    let d = 0;
+    for (; d + 4 <= dim; d += 4) {
+      v128.store(to + (d << 2), zero);
+    }
+    if (d < dim) {
+      storePartial(to + (d << 2), zero, dim - d);
+    }
+  }
+}
+
+/** Adds scale * rows to dq, or stores them there. */
+function addToDq(rows: usize, isFirst: bool): void {
   const f = f32x4.splat(scale);
   for (let r = 0; r < numRows; r++) {
     const to = dqBase + <usize>(row0 + <u32>r) * dqStep;
@@ -304,11 +337,13 @@ function addToDq(rows: usize): void {
     let d = 0;
     for (; d + 4 <= dim; d += 4) {
       const o = to + (d << 2);
-      v128.store(o, f32x4.add(v128.load(o), f32x4.mul(v128.load(from + (d << 2)), f)));
+      const sum = f32x4.mul(v128.load(from + (d << 2)), f);
+      v128.store(o, isFirst ? sum : f32x4.add(v128.load(o), sum));
     }
     for (; d < dim; d++) {
       const o = to + (d << 2);
-      store<f32>(o, load<f32>(o) + load<f32>(from + (d << 2)) * scale);
+      const sum = load<f32>(from + (d << 2)) * scale;
+      store<f32>(o, isFirst ? sum : load<f32>(o) + sum);
     }
   }
 }
@@ -326,24 +361,24 @@ function slopeRow(r: i32): void {
   const lse = f32x4.splat(load<f32>(lseBase + ((<usize>(firstRow + row)) << 2)));
   const delta = f32x4.splat(load<f32>(deltaBase + ((<usize>(firstRow + row)) << 2)));
   prepareRow(row);
-  if (seesAll && !hasDropout) {
-    for (let j = from; j < to; j += 8) {
-      const o = j << 2;
-      const low = expOfNegative4(f32x4.sub(v128.load(s + o), lse));
-      const high = expOfNegative4(f32x4.sub(v128.load(s + o, 16), lse));
-      const lowSlope = f32x4.sub(v128.load(p + o), delta);
-      const highSlope = f32x4.sub(v128.load(p + o, 16), delta);
-      v128.store(p + o, low);
-      v128.store(p + o, high, 16);
-      v128.store(s + o, f32x4.mul(low, lowSlope));
-      v128.store(s + o, f32x4.mul(high, highSlope), 16);
-    }
-    return;
-  }
+  // Dropout leaves nothing whole.
+  const start = hasDropout ? to : wholeFrom;
+  const end = hasDropout ? to : wholeTo;
   if (hasDropout) {
     drawWords(row, from, to);
   }
-  for (let j = from; j < to; j += 4) {
+  for (let j = start; j < end; j += 8) {
+    const o = j << 2;
+    const low = expOfNegative4(f32x4.sub(v128.load(s + o), lse));
+    const high = expOfNegative4(f32x4.sub(v128.load(s + o, 16), lse));
+    const lowSlope = f32x4.sub(v128.load(p + o), delta);
+    const highSlope = f32x4.sub(v128.load(p + o, 16), delta);
+    v128.store(p + o, low);
+    v128.store(p + o, high, 16);
+    v128.store(s + o, f32x4.mul(low, lowSlope));
+    v128.store(s + o, f32x4.mul(high, highSlope), 16);
+  }
+  for (let j = nextEdge(from, start, end); j < to; j = nextEdge(j + 4, start, end)) {
     const o = j << 2;
     const visible = visible4(j);
     const weight = v128.and(expOfNegative4(f32x4.sub(scored4(s + o, j), lse)), visible);

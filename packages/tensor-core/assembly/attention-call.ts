@@ -2,9 +2,9 @@
 // a block of queries and a block of keys, and their places in scratch. They can be globals, since a
 // thread runs one command at a time and threads don't share them.
 
-import { narrow, widen } from './convert';
+import { narrow, storePartial, target, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
-import { ATTENTION_LONG, ATTENTION_SHORT } from './layout';
+import { ATTENTION_LONG, ATTENTION_SHORT, F32 } from './layout';
 import { panelBytes } from './pack';
 import { LD } from './product-tile';
 import { arg, argF, argI, scratchBase } from './slot';
@@ -28,23 +28,27 @@ const LONG_PANELS: usize = 32 * (<usize>ATTENTION_LONG * 8 * 4 + 64);
 const SHORT_PANELS: usize = 32 * (<usize>ATTENTION_SHORT * 8 * 4 + 64);
 
 // The four blocks at the start of scratch belong to packing.
-/** For each row: the largest score, the sum of exponentials, and whether the row has seen a key. */
+/**
+ * For each row four lanes of the largest score (all equal), of sums of exponentials (which add up
+ * to the sum), and of whether the row has seen a key.
+ */
 export const MOST_AT: usize = BLOCK_BYTES * 4;
-export const SUM_AT: usize = MOST_AT + ATTENTION_LONG * 4;
-export const SEEN_AT: usize = SUM_AT + ATTENTION_LONG * 4;
+export const SUM_AT: usize = MOST_AT + ATTENTION_LONG * 16;
+export const SEEN_AT: usize = SUM_AT + ATTENTION_LONG * 16;
 /**
  * For each row: the first key of the block that its tile visits and one more than the last, both
  * rounded to whole panels of 8.
  */
-export const FROM_AT: usize = SEEN_AT + ATTENTION_LONG * 4;
+export const FROM_AT: usize = SEEN_AT + ATTENTION_LONG * 16;
 export const TO_AT: usize = FROM_AT + ATTENTION_LONG;
+/** The same, not rounded. */
+export const LO_AT: usize = TO_AT + ATTENTION_LONG;
+export const HI_AT: usize = LO_AT + ATTENTION_LONG;
 /** The mask's values and the random words of the one row that is worked on. */
-export const MASK_AT: usize = TO_AT + ATTENTION_LONG;
+export const MASK_AT: usize = HI_AT + ATTENTION_LONG;
 export const WORDS_AT: usize = MASK_AT + ATTENTION_LONG * 4 + 64;
-/** A tile of sums, before they are added to the results. */
-export const SUMS_AT: usize = WORDS_AT + ATTENTION_LONG * 4 + 128;
 /** The rows of queries. Like all rows in scratch they stand LD bytes apart. */
-export const Q_AT: usize = SUMS_AT + 6 * LD;
+export const Q_AT: usize = WORDS_AT + ATTENTION_LONG * 4 + 128;
 /** The scores, which are replaced by the weights or by their own gradients. */
 export const S_AT: usize = Q_AT + LONG_ROWS;
 /**
@@ -206,9 +210,24 @@ export function openKeys(first: u32, most: u32): void {
 export function loadRows(base: usize, at: u32, row: u32, n: i32, to: usize, factor: f32): void {
   const f = f32x4.splat(factor);
   for (let r = 0; r < n; r++) {
-    const from = widen(base, dtype, at + <u32>r * row, dim, scratchBase);
+    const first = at + <u32>r * row;
+    const from = dtype == F32
+      ? base + ((<usize>first) << 2)
+      : widen(base, dtype, first, dim, scratchBase);
     for (let d = 0; d < dim; d += 4) {
       v128.store(to + (d << 2), f32x4.mul(v128.load(from + (d << 2)), f));
+    }
+    to += LD;
+  }
+}
+
+/** Clears n rows of scratch. V8 calls a function of its host for memory.fill. */
+export function clearRows(to: usize, n: i32): void {
+  const zero = f32x4.splat(0);
+  for (let r = 0; r < n; r++) {
+    for (let d = 0; d < dim; d += 8) {
+      v128.store(to + (d << 2), zero);
+      v128.store(to + (d << 2), zero, 16);
     }
     to += LD;
   }
@@ -232,4 +251,19 @@ export function storeRows(from: usize, n: i32, base: usize, at: u32, row: u32): 
   for (let r = 0; r < n; r++) {
     narrow(from + <usize>r * LD, base, dtype, at + <u32>r * row, dim);
   }
+}
+
+/** Stores a row of scratch, multiplied by `by`. */
+export function storeScaled(from: usize, by: f32, base: usize, at: u32): void {
+  const factor = f32x4.splat(by);
+  const to = target(base, dtype, at, from);
+  const end = from + ((<usize>(dim & ~3)) << 2);
+  let out = to;
+  for (; from < end; from += 16, out += 16) {
+    v128.store(out, f32x4.mul(v128.load(from), factor));
+  }
+  if ((dim & 3) != 0) {
+    storePartial(out, f32x4.mul(v128.load(from), factor), dim & 3);
+  }
+  narrow(to, base, dtype, at, dim);
 }

@@ -73,7 +73,7 @@ function addRows(to: usize): void {
       continue;
     }
     packKeys();
-    slopesOfBlock();
+    slopesOfBlock(BACKWARD_KEYS);
     for (let r = 0; r < numRows; r++) {
       const at = maskAt + (row0 + <u32>r) * maskRow + key0At * maskColumn;
       addRow(to + ((<usize>at) << 2), scratchBase + S_AT + <usize>r * LD);

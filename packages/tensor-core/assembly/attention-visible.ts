@@ -5,12 +5,14 @@ import {
   counter,
   FROM_AT,
   firstRow,
+  HI_AT,
   isCausal,
   key0,
   key0At,
   key1,
   keyIds,
   keys,
+  LO_AT,
   MASK_AT,
   maskAt,
   maskBase,
@@ -71,6 +73,8 @@ export function findRanges(): void {
     const hi = inBlock(hiOf(last));
     isPartial = isPartial || inBlock(loOf(last)) > 0 || inBlock(hiOf(row0 + <u32>r)) < numKeys;
     for (let i = r; i < end; i++) {
+      store<u8>(scratchBase + LO_AT + i, <u8>min(lo, hi));
+      store<u8>(scratchBase + HI_AT + i, <u8>hi);
       store<u8>(scratchBase + FROM_AT + i, <u8>(min(lo, hi) & ~7));
       store<u8>(scratchBase + TO_AT + i, <u8>((hi + 7) & ~7));
     }
@@ -89,6 +93,18 @@ export function fromOf(r: i32): i32 {
 @inline
 export function toOf(r: i32): i32 {
   return <i32>load<u8>(scratchBase + TO_AT + r);
+}
+
+/** Returns the first key of the block that a row of r's tile sees. */
+@inline
+export function tileLo(r: i32): i32 {
+  return <i32>load<u8>(scratchBase + LO_AT + r);
+}
+
+/** Returns one more than the last key of the block that a row of r's tile sees. */
+@inline
+export function tileHi(r: i32): i32 {
+  return <i32>load<u8>(scratchBase + HI_AT + r);
 }
 
 @inline
@@ -130,8 +146,12 @@ let rowLo: i32 = 0;
 let rowHi: i32 = 0;
 let rowId: i32 = 0;
 let rowMask: usize = 0;
-/** Whether the row sees every key of the panels that it visits. */
-export let seesAll: bool = false;
+/**
+ * The keys from wholeFrom up to wholeTo, whole panels, are all seen by the row and have no mask.
+ * The keys beside them are its edges.
+ */
+export let wholeFrom: i32 = 0;
+export let wholeTo: i32 = 0;
 
 export function prepareRow(row: u32): void {
   rowLo = inBlock(loOf(row));
@@ -139,8 +159,9 @@ export function prepareRow(row: u32): void {
   const r = <i32>(row - row0);
   const from = fromOf(r);
   const to = toOf(r);
-  // A row without panels satisfies both bounds, yet it sees nothing.
-  seesAll = from < to && querySegments == 0 && maskBase == 0 && rowLo <= from && rowHi >= to;
+  const isPlain = querySegments == 0 && maskBase == 0;
+  wholeFrom = isPlain ? min(max(from, (rowLo + 7) & ~7), to) : to;
+  wholeTo = isPlain ? max(min(to, rowHi & ~7), wholeFrom) : to;
   if (querySegments != 0) {
     rowId = load<i32>(queryIds + ((<usize>row) << 2));
   }
@@ -159,6 +180,12 @@ export function prepareRow(row: u32): void {
   }
 }
 
+/** Returns j, or where the keys from j to `end` are whole, `end`. */
+@inline
+export function nextEdge(j: i32, start: i32, end: i32): i32 {
+  return j == start ? end : j;
+}
+
 /** Returns four scores of the prepared row, with the mask added. */
 @inline
 export function scored4(score: usize, j: i32): v128 {
@@ -172,9 +199,6 @@ export function scored4(score: usize, j: i32): v128 {
  */
 @inline
 export function visible4(j: i32): v128 {
-  if (seesAll) {
-    return i32x4.splat(-1);
-  }
   const index = i32x4.add(i32x4.splat(j), i32x4(0, 1, 2, 3));
   let visible = v128.and(
     i32x4.ge_s(index, i32x4.splat(rowLo)),

@@ -4,8 +4,8 @@
 // heads may be worked on at once.
 
 import {
+  clearRows,
   dim,
-  dtype,
   firstRow,
   hasDropout,
   keptScale,
@@ -28,32 +28,34 @@ import {
   SUM_AT,
   scale,
   slot0,
+  storeScaled,
 } from './attention-call';
 import {
   drawWords,
   fromOf,
   kept4,
+  nextEdge,
   prepareRow,
   scored4,
-  seesAll,
   toOf,
   visible4,
+  wholeFrom,
+  wholeTo,
 } from './attention-visible';
-import { narrow } from './convert';
-import { exp4, expOfNegative4 } from './math';
+import { expOfNegative4, log4 } from './math';
 import { LD } from './product-tile';
-import { maxLanes, sumLanes } from './reduce';
+import { sumLanes } from './reduce';
 import { scratchBase } from './slot';
 
 /** Loads the scaled queries of the current rows and clears their sums. */
 export function startRows(): void {
   const at = <usize>slot0 * LD;
   loadRows(qBase, qAt + row0 * qRow, qRow, numRows, scratchBase + Q_AT + at, scale);
-  memory.fill(scratchBase + OUT_AT + at, 0, <usize>numRows * LD);
+  clearRows(scratchBase + OUT_AT + at, numRows);
   for (let r = slot0; r < slot0 + numRows; r++) {
-    store<f32>(scratchBase + MOST_AT + (r << 2), SMALLEST);
-    store<f32>(scratchBase + SUM_AT + (r << 2), 0);
-    store<u32>(scratchBase + SEEN_AT + (r << 2), 0);
+    v128.store(scratchBase + MOST_AT + (r << 4), f32x4.splat(SMALLEST));
+    v128.store(scratchBase + SUM_AT + (r << 4), f32x4.splat(0));
+    v128.store(scratchBase + SEEN_AT + (r << 4), i32x4.splat(0));
   }
 }
 
@@ -64,23 +66,21 @@ export function startRows(): void {
 export function finishRows(): void {
   for (let r = 0; r < numRows; r++) {
     const at = slot0 + r;
-    const most = load<f32>(scratchBase + MOST_AT + (at << 2));
-    const sum = load<f32>(scratchBase + SUM_AT + (at << 2));
-    const seen = load<u32>(scratchBase + SEEN_AT + (at << 2)) != 0;
+    const most = load<f32>(scratchBase + MOST_AT + (at << 4));
+    const sum = sumLanes(v128.load(scratchBase + SUM_AT + (at << 4)));
+    const seen = v128.any_true(v128.load(scratchBase + SEEN_AT + (at << 4)));
     const out = scratchBase + OUT_AT + <usize>at * LD;
     let inverse: f32 = 0;
     let lse: f32 = SMALLEST;
-    if (seen) {
+    if (!seen) {
+      clearRows(out, 1);
+    } else {
       // Where all scores are -infinity, as PyTorch's softmax has it, the result is NaN.
+      const log = f32x4.extract_lane(log4(f32x4.splat(sum)), 0);
       inverse = most == SMALLEST ? NaN : 1 / sum;
-      lse = most == SMALLEST ? NaN : <f32>(<f64>most + Math.log(<f64>sum));
+      lse = most == SMALLEST ? NaN : <f32>(<f64>most + <f64>log);
     }
-    const f = f32x4.splat(inverse);
-    for (let d = 0; d < dim; d += 4) {
-      const o = out + (d << 2);
-      v128.store(o, seen ? f32x4.mul(v128.load(o), f) : f32x4.splat(0));
-    }
-    narrow(out, outBase, dtype, outAt + (row0 + <u32>r) * outRow, dim);
+    storeScaled(out, inverse, outBase, outAt + (row0 + <u32>r) * outRow);
     store<f32>(lseBase + ((<usize>(firstRow + row0 + <u32>r)) << 2), lse);
   }
 }
@@ -92,40 +92,45 @@ export function finishRows(): void {
 export function weigh(r: i32): void {
   const from = fromOf(r);
   const to = toOf(r);
+  if (from >= to) {
+    return;
+  }
   const at = slot0 + r;
   const s = scratchBase + S_AT + <usize>at * LD;
   const row = row0 + <u32>r;
-  let seen = i32x4.splat(-1);
-  let m = f32x4.splat(SMALLEST);
   prepareRow(row);
+  const start = wholeFrom;
+  const end = wholeTo;
+  const seenAt = scratchBase + SEEN_AT + (at << 4);
+  let seen = v128.or(v128.load(seenAt), i32x4.splat(start < end ? -1 : 0));
+  let m = f32x4.splat(SMALLEST);
   // pmax may drop a NaN. It shows up in the sum of exponentials anyway.
-  if (seesAll) {
-    for (let j = from; j < to; j += 8) {
-      const o = s + (j << 2);
-      m = f32x4.pmax(m, f32x4.pmax(v128.load(o), v128.load(o, 16)));
-    }
-  } else {
-    seen = i32x4.splat(0);
-    for (let j = from; j < to; j += 4) {
-      const o = s + (j << 2);
-      const visible = visible4(j);
-      const v = v128.bitselect(scored4(o, j), f32x4.splat(SMALLEST), visible);
-      seen = v128.or(seen, visible);
-      m = f32x4.pmax(m, v);
-      v128.store(o, v);
-    }
+  for (let j = nextEdge(from, start, end); j < to; j = nextEdge(j + 4, start, end)) {
+    const o = s + (j << 2);
+    const visible = visible4(j);
+    const v = v128.bitselect(scored4(o, j), f32x4.splat(SMALLEST), visible);
+    seen = v128.or(seen, visible);
+    m = f32x4.pmax(m, v);
+    v128.store(o, v);
   }
-  const mostAt = scratchBase + MOST_AT + (at << 2);
-  const sumAt = scratchBase + SUM_AT + (at << 2);
-  const before = load<f32>(mostAt);
-  const most = max<f32>(before, maxLanes(m));
-  const shift: f32 = most == SMALLEST ? 0 : most;
-  const shift4 = f32x4.splat(shift);
+  for (let j = start; j < end; j += 8) {
+    const o = s + (j << 2);
+    m = f32x4.pmax(m, f32x4.pmax(v128.load(o), v128.load(o, 16)));
+  }
+  v128.store(seenAt, seen);
+  m = f32x4.pmax(m, v128.shuffle<i32>(m, m, 2, 3, 0, 1));
+  m = f32x4.pmax(m, v128.shuffle<i32>(m, m, 1, 0, 3, 2));
+  const mostAt = scratchBase + MOST_AT + (at << 4);
+  const sumAt = scratchBase + SUM_AT + (at << 4);
+  const before = v128.load(mostAt);
+  const most = f32x4.pmax(before, m);
+  const smallest = f32x4.splat(SMALLEST);
+  const shift = v128.andnot(most, f32x4.eq(most, smallest));
   let sums = f32x4.splat(0);
   for (let j = from; j < to; j += 8) {
     const o = s + (j << 2);
-    const low = expOfNegative4(f32x4.sub(v128.load(o), shift4));
-    const high = expOfNegative4(f32x4.sub(v128.load(o, 16), shift4));
+    const low = expOfNegative4(f32x4.sub(v128.load(o), shift));
+    const high = expOfNegative4(f32x4.sub(v128.load(o, 16), shift));
     sums = f32x4.add(sums, f32x4.add(low, high));
     v128.store(o, low);
     v128.store(o, high, 16);
@@ -138,18 +143,14 @@ export function weigh(r: i32): void {
       v128.store(o, v128.and(kept, kept4(j)));
     }
   }
-  const sum = sumLanes(sums);
-  if (v128.any_true(seen)) {
-    store<u32>(scratchBase + SEEN_AT + (at << 2), 1);
-  }
-  store<f32>(mostAt, most);
-  if (before == most || before == SMALLEST) {
-    store<f32>(sumAt, load<f32>(sumAt) + sum);
+  v128.store(mostAt, most);
+  const isLarger = v128.andnot(f32x4.ne(before, most), f32x4.eq(before, smallest));
+  if (!v128.any_true(isLarger)) {
+    v128.store(sumAt, f32x4.add(v128.load(sumAt), sums));
     return;
   }
-  const factor = f32x4.extract_lane(exp4(f32x4.splat(before - most)), 0);
-  store<f32>(sumAt, load<f32>(sumAt) * factor + sum);
-  const f = f32x4.splat(factor);
+  const f = expOfNegative4(f32x4.sub(before, most));
+  v128.store(sumAt, f32x4.add(f32x4.mul(v128.load(sumAt), f), sums));
   const out = scratchBase + OUT_AT + <usize>at * LD;
   for (let d = 0; d < dim; d += 4) {
     v128.store(out + (d << 2), f32x4.mul(v128.load(out + (d << 2)), f));

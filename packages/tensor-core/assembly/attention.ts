@@ -29,10 +29,11 @@ import {
   vRow,
 } from './attention-call';
 import { attentionOfFewRows, hasFewRows } from './attention-few-rows';
-import { keyProducts, rowProducts } from './attention-products';
+import { carefulRows, keyProducts, mustSkip, rowProducts } from './attention-products';
 import { findRanges, hiOf, loOf, sharesSegment } from './attention-visible';
 import { finishRows, startRows, weigh } from './attention-weights';
 import { packStraight, packTransposed } from './pack';
+import { TILE_ROWS } from './product-tile';
 import { chunkStart, scratchBase } from './slot';
 
 export function attention(slot: usize, chunk: u32, chunks: u32): void {
@@ -68,12 +69,20 @@ function forwardRows(): void {
     }
     findRanges();
     packTransposed(kBase, dtype, kAt + first * kRow, kRow, dim, numKeys, 8, across);
-    rowProducts(scratchBase + Q_AT, across, s);
-    for (let r = 0; r < numRows; r++) {
-      weigh(r);
-    }
     packStraight(vBase, dtype, vAt + first * vRow, vRow, numKeys, dim, 8, v);
-    keyProducts(s, v, scratchBase + OUT_AT);
+    const skips = mustSkip(v);
+    for (let r = 0; r < numRows; r += TILE_ROWS) {
+      rowProducts(r, scratchBase + Q_AT, across, s);
+      for (let i = r; i < min(r + TILE_ROWS, numRows); i++) {
+        weigh(i);
+      }
+      if (!skips) {
+        keyProducts(r, s, v, scratchBase + OUT_AT, false);
+      }
+    }
+    if (skips) {
+      carefulRows(s, v, scratchBase + OUT_AT);
+    }
   }
   finishRows();
 }

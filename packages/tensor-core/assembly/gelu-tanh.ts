@@ -1,8 +1,8 @@
-// This is the tanh form of gelu, x (1 + tanh(u)) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3), and its
-// gradient. The form is x / (1 + 2^w) with w = -2u / ln 2, which keeps the digits of small results;
-// those below 3e-38 are 0. 2^w is a power of two times a polynomial in the rest r of w, |r| <= 1/2,
-// which is our own minimax fit. The largest errors over a million points are 2.6 units of the last
-// place above x = -1, and below that, where the rounding of w shows, 7e-6 relative.
+// This is the tanh form of gelu, x (1 + tanh(u)) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3), and
+// its gradient. The form is x / (1 + 2^w) with w = -2u / ln 2, which keeps the digits of small
+// results; those below 3e-38 are 0. 2^w is a power of two times a polynomial in the rest r of w,
+// |r| <= 1/2, which is our own minimax fit. The largest errors over a million points are 2.6 units
+// of the last place above x = -1, and below that, where the rounding of w shows, 7e-6 relative.
 //
 // Note [four vectors]: four vectors at once are as many as V8 keeps in registers. Each constant is
 // loaded once for all of them. Constants lie in memory, since V8 takes three instructions to build

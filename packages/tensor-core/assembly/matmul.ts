@@ -247,7 +247,7 @@ function tiles(
 
 /** Computes 6 x 8 results, sums = a x b. */
 let tile: Tile = (a: usize, b: usize, k: i32, sums: usize): void =>
-  tileOfColumns(a, MR << 2, b, k, sums, NR << 2);
+  tileOfColumns(a, MR << 2, b, k, sums, NR << 2, false);
 
 /** Stores alpha * sums + bias (+ out) for whole rows of a tile. */
 function finish(sums: usize, rows: i32, bias: usize, out: usize, ld: usize, add: bool): void {

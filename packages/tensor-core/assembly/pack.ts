@@ -4,6 +4,7 @@
 
 import { widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
+import { F32 } from './layout';
 import { scratchBase } from './slot';
 
 @inline
@@ -28,7 +29,7 @@ export function packStraight(
   const stride = panelBytes(kc, width);
   const step = (<usize>width) << 2;
   for (let k = 0; k < kc; k++) {
-    let src = widen(base, dtype, at + <u32>k * ld, count, scratchBase);
+    let src = row(base, dtype, at, ld, count, k, 0);
     let dst = panels + <usize>k * step;
     if (width == 6) {
       for (let i = 0; i < count; i += 6) {
@@ -82,9 +83,13 @@ export function packTransposed(
   }
 }
 
+/** Returns the address of n elements of row r as f32. A call for each row of f32 would show. */
 @inline
-function row(base: usize, dtype: i32, at: u32, ld: u32, kc: i32, r: i32, slot: usize): usize {
-  return widen(base, dtype, at + <u32>r * ld, kc, scratchBase + BLOCK_BYTES * slot);
+function row(base: usize, dtype: i32, at: u32, ld: u32, n: i32, r: i32, slot: usize): usize {
+  const first = at + <u32>r * ld;
+  return dtype == F32
+    ? base + ((<usize>first) << 2)
+    : widen(base, dtype, first, n, scratchBase + BLOCK_BYTES * slot);
 }
 
 function transposeRows(

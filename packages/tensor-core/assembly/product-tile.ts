@@ -6,7 +6,7 @@
 // nothing but one of them and is itself called through a variable (Tile), since V8 would inline a
 // function with a single caller. Where the loop shares a function with other code, where it is
 // unrolled, and where sums are added to something before they are stored, V8 keeps some of them in
-// memory, and the loop takes twice as long.
+// memory, and the loop takes twice as long. Sums that begin with what stands in out cost nothing.
 
 import { madd } from './fuse';
 
@@ -24,7 +24,8 @@ export const LD: usize = 1088;
 /**
  * Computes out = a x b for six rows and eight columns. For each k, a has six values next to each
  * other, aStep bytes after the last six, and b has the eight values of a panel. Rows of out are
- * outRow bytes apart. Both distances are constants of the caller.
+ * outRow bytes apart. Both distances are constants of the caller, as isSum is, with which the
+ * products are added to what stands in out.
  */
 @inline
 export function tileOfColumns(
@@ -34,19 +35,20 @@ export function tileOfColumns(
   k: i32,
   out: usize,
   outRow: usize,
+  isSum: bool,
 ): void {
-  let c00 = f32x4.splat(0);
-  let c01 = f32x4.splat(0);
-  let c10 = f32x4.splat(0);
-  let c11 = f32x4.splat(0);
-  let c20 = f32x4.splat(0);
-  let c21 = f32x4.splat(0);
-  let c30 = f32x4.splat(0);
-  let c31 = f32x4.splat(0);
-  let c40 = f32x4.splat(0);
-  let c41 = f32x4.splat(0);
-  let c50 = f32x4.splat(0);
-  let c51 = f32x4.splat(0);
+  let c00 = isSum ? v128.load(out) : f32x4.splat(0);
+  let c01 = isSum ? v128.load(out, 16) : f32x4.splat(0);
+  let c10 = isSum ? v128.load(out + outRow) : f32x4.splat(0);
+  let c11 = isSum ? v128.load(out + outRow, 16) : f32x4.splat(0);
+  let c20 = isSum ? v128.load(out + outRow * 2) : f32x4.splat(0);
+  let c21 = isSum ? v128.load(out + outRow * 2, 16) : f32x4.splat(0);
+  let c30 = isSum ? v128.load(out + outRow * 3) : f32x4.splat(0);
+  let c31 = isSum ? v128.load(out + outRow * 3, 16) : f32x4.splat(0);
+  let c40 = isSum ? v128.load(out + outRow * 4) : f32x4.splat(0);
+  let c41 = isSum ? v128.load(out + outRow * 4, 16) : f32x4.splat(0);
+  let c50 = isSum ? v128.load(out + outRow * 5) : f32x4.splat(0);
+  let c51 = isSum ? v128.load(out + outRow * 5, 16) : f32x4.splat(0);
   const end = b + ((<usize>k) << 5);
   while (b < end) {
     const b0 = v128.load(b);
@@ -88,19 +90,19 @@ export function tileOfColumns(
 
 /** Does the same for six rows of a that stand LD bytes apart, as those of out do. */
 @inline
-export function tileOfRows(a: usize, b: usize, k: i32, out: usize): void {
-  let c00 = f32x4.splat(0);
-  let c01 = f32x4.splat(0);
-  let c10 = f32x4.splat(0);
-  let c11 = f32x4.splat(0);
-  let c20 = f32x4.splat(0);
-  let c21 = f32x4.splat(0);
-  let c30 = f32x4.splat(0);
-  let c31 = f32x4.splat(0);
-  let c40 = f32x4.splat(0);
-  let c41 = f32x4.splat(0);
-  let c50 = f32x4.splat(0);
-  let c51 = f32x4.splat(0);
+export function tileOfRows(a: usize, b: usize, k: i32, out: usize, isSum: bool): void {
+  let c00 = isSum ? v128.load(out) : f32x4.splat(0);
+  let c01 = isSum ? v128.load(out, 16) : f32x4.splat(0);
+  let c10 = isSum ? v128.load(out + LD) : f32x4.splat(0);
+  let c11 = isSum ? v128.load(out + LD, 16) : f32x4.splat(0);
+  let c20 = isSum ? v128.load(out + LD * 2) : f32x4.splat(0);
+  let c21 = isSum ? v128.load(out + LD * 2, 16) : f32x4.splat(0);
+  let c30 = isSum ? v128.load(out + LD * 3) : f32x4.splat(0);
+  let c31 = isSum ? v128.load(out + LD * 3, 16) : f32x4.splat(0);
+  let c40 = isSum ? v128.load(out + LD * 4) : f32x4.splat(0);
+  let c41 = isSum ? v128.load(out + LD * 4, 16) : f32x4.splat(0);
+  let c50 = isSum ? v128.load(out + LD * 5) : f32x4.splat(0);
+  let c51 = isSum ? v128.load(out + LD * 5, 16) : f32x4.splat(0);
   const end = b + ((<usize>k) << 5);
   while (b < end) {
     const b0 = v128.load(b);
@@ -138,14 +140,4 @@ export function tileOfRows(a: usize, b: usize, k: i32, out: usize): void {
   v128.store(out + LD * 4, c41, 16);
   v128.store(out + LD * 5, c50);
   v128.store(out + LD * 5, c51, 16);
-}
-
-/** Adds six rows of eight sums to out. All rows are LD bytes apart. */
-export function addTile(sums: usize, out: usize): void {
-  for (let r = 0; r < TILE_ROWS; r++) {
-    v128.store(out, f32x4.add(v128.load(out), v128.load(sums)));
-    v128.store(out, f32x4.add(v128.load(out, 16), v128.load(sums, 16)), 16);
-    sums += LD;
-    out += LD;
-  }
 }

@@ -14,7 +14,7 @@ import type { BackendBuffer, View } from './view.js';
  */
 export const KERNEL_VERSIONS: Readonly<Record<BackendInfo['kind'], number>> = {
   webgpu: 8,
-  cpu: 5,
+  cpu: 6,
   reference: 3,
 };
 
