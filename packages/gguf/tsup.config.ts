@@ -2,7 +2,7 @@ import { defineConfig } from 'tsup';
 import { declarations } from '../../tooling/tsup/declarations.ts';
 
 export default defineConfig({
-  entry: ['src/index.ts', 'src/tokenizer-files.ts'],
+  entry: ['src/index.ts', 'src/read.ts', 'src/tokenizer-files.ts'],
   format: 'esm',
   dts: declarations(),
   clean: true,

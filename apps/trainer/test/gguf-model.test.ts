@@ -3,13 +3,8 @@
 
 import { cpSync, mkdirSync, readdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import {
-  type GgufTensor,
-  ggufFile,
-  type MetadataValue,
-  openGguf,
-  type StoredTensor,
-} from '@shardweave/gguf';
+import { type GgufTensor, ggufFile, type MetadataValue } from '@shardweave/gguf';
+import { openGguf, type StoredTensor } from '@shardweave/gguf/read';
 import { makeModel, parseModelConfig, stateDict } from '@shardweave/nn';
 import { cpuInfo, Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -17,8 +12,8 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import type { Evaluation } from '../src/eval/evaluate-model.js';
+import { FileSource } from '../src/files/file-source.js';
 import { writePieces } from '../src/files/write-file.js';
-import { FileSource } from '../src/model/file-source.js';
 import { readModelConfig, withModelState } from '../src/model/model-directory.js';
 import { dryRun } from '../src/plan/dry-run.js';
 import { leftBytes } from '../src/plan/left-bytes.js';
@@ -114,7 +109,7 @@ describe('a run over a GGUF file', () => {
     expect(said).toMatch(/^Call/);
   });
 
-  it('of blocks has those over the numbers in them, at two ranks', async () => {
+  it('blocks have the losses of the numbers in them, at two ranks', async () => {
     const two = '--strategy fsdp --ranks 2';
     const expected = await lossesOf(`--model ${decoded} ${two}`);
     expect(await lossesOf(`--model ${shard(1)} ${two}`)).toEqual(expected);
@@ -241,7 +236,7 @@ describe('a GGUF file', () => {
     expect(err).not.toMatch(/\n\s+at /);
   });
 
-  it('whose texts are cut in an unknown way needs another tokenizer', async () => {
+  it('an unknown way to cut texts needs another tokenizer', async () => {
     const source = await FileSource.open(plain);
     const { metadata, tensors } = await openGguf(source);
     const pre: MetadataValue = { type: 'string', value: 'grok-2' };

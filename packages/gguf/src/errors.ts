@@ -17,8 +17,8 @@ export class GgufUsageError extends GgufError {
 }
 
 /**
- * A model whose tensors or configuration can't be written as a GGUF file that llama.cpp reads, and a
- * file that is damaged or has a model that is not supported.
+ * A model whose tensors or configuration can't be written as a GGUF file that llama.cpp reads, and
+ * a file that is damaged or has a model that is not supported.
  */
 export class GgufModelError extends GgufError {
   readonly code = 'MODEL';

@@ -4,7 +4,8 @@
 import { writeFileSync } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { join } from 'node:path';
-import { modelGguf, openGguf, readGgufModel } from '@shardweave/gguf';
+import { modelGguf } from '@shardweave/gguf';
+import { openGguf, readGgufModel } from '@shardweave/gguf/read';
 import { loadStateDict, makeModel } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -56,7 +57,7 @@ async function ourLogits(path: string) {
 
 const suffix = noGgml === undefined ? '' : ` (${noGgml})`;
 
-describe.skipIf(noGgml !== undefined)(`a file of llama.cpp${suffix}`, async () => {
+describe.skipIf(noGgml !== undefined)(`llama_model_quantize${suffix}`, async () => {
   const { texts, state } = await randomModel(CONFIG, 'llama-bpe');
   const from = join(folder, 'f32.gguf');
   writeFileSync(from, await bytesOf(modelGguf({ texts, state }, { type: 'f32', name: 'x' })));
@@ -69,7 +70,7 @@ describe.skipIf(noGgml !== undefined)(`a file of llama.cpp${suffix}`, async () =
     ['Q5_0', 8, ['q5_0', 'q6_K']],
     ['Q5_1', 9, ['q5_1', 'q6_K']],
     ['Q8_0', 7, ['q8_0']],
-  ])('in %s computes the same', async (name, fileType, types) => {
+  ])('a file in %s computes the same', async (name, fileType, types) => {
     const to = join(folder, `${name}.gguf`);
     llamaQuantize(from, { to, fileType });
     const ours = await ourLogits(to);

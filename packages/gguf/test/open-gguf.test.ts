@@ -2,14 +2,8 @@
 
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import {
-  GgufModelError,
-  GgufUsageError,
-  ggufFile,
-  modelGguf,
-  openGguf,
-  openGgufShards,
-} from '@shardweave/gguf';
+import { GgufModelError, GgufUsageError, ggufFile, modelGguf } from '@shardweave/gguf';
+import { openGguf, openGgufShards } from '@shardweave/gguf/read';
 import { describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { bareModel } from './support/hub-models.ts';

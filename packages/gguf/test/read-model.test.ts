@@ -1,17 +1,16 @@
-// What the writer wrote comes back: the configuration, the names and the numbers, in the Hub's order.
+// What the writer wrote comes back: the configuration, the names and the numbers, in the Hub's
+// order.
 
 import { fromF32Array, toF32Array } from '@shardweave/dtypes';
 import { BLOCK_SIZES, BLOCK_TYPES, decodeBlocks } from '@shardweave/dtypes/blocks';
+import { GgufError, GgufModelError, modelGguf } from '@shardweave/gguf';
 import {
-  GgufError,
-  GgufModelError,
   type GgufValue,
   ggufConfigText,
   ggufTokenizerTexts,
-  modelGguf,
   openGguf,
   readGgufModel,
-} from '@shardweave/gguf';
+} from '@shardweave/gguf/read';
 import { FormatError, NnError, parseModelConfig } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 import { bareModel, SMALL_MODELS } from './support/hub-models.ts';
@@ -150,7 +149,7 @@ it("GPT-2's rows are columns in the file: read as floats, refused as blocks", as
   );
 });
 
-describe('a file', async () => {
+describe('the keys and tensors of a model', async () => {
   const { texts, state } = await randomModel(LLAMA, 'llama-bpe');
   const plain = await bytesOf(modelGguf({ texts, state }, { type: 'f32', name: 'x' }));
   const set = (key: string, value: GgufValue['value'] | undefined, type = 'u32') => ({
@@ -168,7 +167,7 @@ describe('a file', async () => {
       stored.name === name ? undefined : ([0, data] as const),
   });
 
-  it('without some keys has the usual values', async () => {
+  it('a file without some keys has the usual values', async () => {
     const bytes = await change({
       metadata: (metadata) => {
         for (const key of [
@@ -265,13 +264,13 @@ describe('a file', async () => {
       without('blk.0.attn_q.bias'),
       /It has others: blk\.0\.attn_k\.bias, blk\.0\.attn_v\.bias/,
     ],
-  ])('%s is refused', async (_, file, message) => {
+  ])('a file %s is refused', async (_, file, message) => {
     const error = await read(await change(file)).catch((thrown: unknown) => thrown);
     expect(error).toBeInstanceOf(GgufModelError);
     expect((error as Error).message).toMatch(message);
   });
 
-  it('with a vector in blocks is refused', async () => {
+  it('a vector in blocks is refused', async () => {
     const bytes = await change({
       tensor: ({ name }, data) =>
         name === 'blk.0.attn_q.bias' ? [8, new Uint8Array(8 * 34)] : [0, data],
@@ -279,7 +278,7 @@ describe('a file', async () => {
     await expect(read(bytes)).rejects.toThrow(/'blk\.0\.attn_q\.bias': expected a vector in f32/);
   });
 
-  it('whose keys contradict each other is an error of nn or of this package', async () => {
+  it('keys that contradict each other are an error of nn', async () => {
     const error = await read(await change(set('llama.attention.head_count_kv', 3))).catch(
       (e: unknown) => e,
     );

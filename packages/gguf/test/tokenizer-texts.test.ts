@@ -1,13 +1,8 @@
 // What a file's tokenizer becomes: the texts of a model directory, or an error that names the key.
 // llama-cpp.test.ts compares the tokens that they make.
 
-import {
-  GgufTokenizerError,
-  type GgufValue,
-  ggufTokenizerTexts,
-  modelGguf,
-  openGguf,
-} from '@shardweave/gguf';
+import { GgufTokenizerError, modelGguf } from '@shardweave/gguf';
+import { type GgufValue, ggufTokenizerTexts, openGguf } from '@shardweave/gguf/read';
 import { readTokenizerSettings } from '@shardweave/gguf/tokenizer-files';
 import { describe, expect, it } from 'vitest';
 import { bareModel, sentencePieceText } from './support/hub-models.ts';
@@ -116,7 +111,7 @@ describe('the texts of a tokenizer', async () => {
   it.each<[string, string | undefined, boolean]>([
     ['llama-bpe', 'llama3', true],
     ['qwen2', 'deepseek-r1-qwen', false],
-  ])('of %s are read under other names: %s', (_, pre, addsBos) => {
+  ])('have the steps of %s under another name: %s', (_, pre, addsBos) => {
     const texts = withKeys(plain, (metadata) => {
       set('pre', 'string', pre)(metadata);
       metadata.delete('tokenizer.ggml.add_bos_token');

@@ -8,13 +8,13 @@ import { adapterGguf, GGUF_TYPES, GgufError, MODEL_TEXTS, modelGguf } from '@sha
 import { parameterCount } from '@shardweave/nn';
 import { TOKENIZER_FILE } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
+import { GGUF_END, ggufTexts, isGgufFile } from '../files/gguf-model.js';
 import { writePieces, writeText } from '../files/write-file.js';
 import { flag, needed, type ValuesOf } from '../flags/flag.js';
 import { file, oneOf } from '../flags/flag-kinds.js';
 import { formatBytes, formatCount } from '../format.js';
 import { hubNameOf } from '../hub/hub-name.js';
 import { findAdapter, readAdapter, withAdapterState } from '../model/adapter-directory.js';
-import { GGUF_END, ggufTexts, isGgufFile } from '../model/gguf-model.js';
 import {
   findModel,
   findModelDirectory,

@@ -12,6 +12,7 @@ import { cacheDirectory } from '../data/token-cache.js';
 import { TOKENIZER_FILE } from '../data/tokenizer.js';
 import type { DeviceChoice } from '../device-choice.js';
 import { UsageError } from '../errors.js';
+import { isGgufFile } from '../files/gguf-model.js';
 import { refuseIdle } from '../flags/flag-effects.js';
 import {
   DEFAULT_DECAY,
@@ -27,7 +28,6 @@ import {
 } from '../flags/train-flags.js';
 import { absoluteData } from '../hub/data-name.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
-import { isGgufFile } from '../model/gguf-model.js';
 import { findModelDirectory, readModelConfig } from '../model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
 import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';

@@ -17,8 +17,8 @@ import {
   textOf,
 } from '@shardweave/gguf/tokenizer-files';
 import { UsageError } from '../errors.js';
+import { ggufTexts, ggufTokenizer, isGgufFile } from '../files/gguf-model.js';
 import type { FilePieces } from '../files/write-file.js';
-import { ggufTexts, ggufTokenizer, isGgufFile } from '../model/gguf-model.js';
 import { describeSystemError } from '../system-error.js';
 import { ChatTemplate } from './chat-template.js';
 import { type CutPlaces, cutText, PIECE_CHARS, splitsAtPlaces, usualPlaces } from './cut-text.js';

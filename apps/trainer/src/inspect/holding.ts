@@ -15,6 +15,7 @@ import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { type LazyTensor, type LoraConfig, type ModelConfig, parameterCount } from '@shardweave/nn';
 import { byteSize } from '@shardweave/tensor-core';
 import { TrainerError, UsageError } from '../errors.js';
+import { isGgufFile, withGgufModel } from '../files/gguf-model.js';
 import { findSaves, isDamage, savesOf } from '../files/save-directory.js';
 import {
   ADAPTER_FILES,
@@ -22,7 +23,6 @@ import {
   readAdapter,
   withAdapterState,
 } from '../model/adapter-directory.js';
-import { isGgufFile, withGgufModel } from '../model/gguf-model.js';
 import {
   explainModel,
   findModelDirectory,

@@ -18,10 +18,10 @@ import {
   safetensorsPieces,
 } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
+import { explainFiles, FileSource } from '../files/file-source.js';
 import { RUN_FILES } from '../files/run-files.js';
 import type { FilePieces } from '../files/write-file.js';
 import { type HubName, parseHubName } from '../hub/hub-name.js';
-import { explainFiles, FileSource } from './file-source.js';
 
 export const ADAPTER_FILES = {
   config: 'adapter_config.json',

@@ -6,8 +6,8 @@ import { createReadStream } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { isWeightsFile } from '@shardweave/nn';
+import { ggufPaths, isGgufFile } from '../files/gguf-model.js';
 import type { RunConfig } from '../run-config.js';
-import { ggufPaths, isGgufFile } from './gguf-model.js';
 
 /** A frozen model as saves of its adapters name it. */
 export interface BaseModel {

@@ -1,5 +1,5 @@
-// A model on disk, as it is read: in the Hugging Face layout, or in GGUF files. write-trained.ts has
-// what is written.
+// A model on disk, as it is read: in the Hugging Face layout, or in GGUF files. write-trained.ts
+// has what is written.
 
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
@@ -14,12 +14,12 @@ import {
   parseModelConfig,
 } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
+import { explainFiles, FileSource } from '../files/file-source.js';
+import { GGUF_END, ggufConfig, isGgufFile, withGgufModel } from '../files/gguf-model.js';
 import { RUN_FILES } from '../files/run-files.js';
 import { hasSaves, savesOf } from '../files/save-directory.js';
 import { isLeftOut } from '../hub/hub-cache.js';
 import { ADAPTER_FILES, findAdapter } from './adapter-directory.js';
-import { explainFiles, FileSource } from './file-source.js';
-import { GGUF_END, ggufConfig, isGgufFile, withGgufModel } from './gguf-model.js';
 
 const CONFIG_FILE = 'config.json';
 const WEIGHTS_FILE = 'model.safetensors';
@@ -128,9 +128,9 @@ export async function findModel(
 }
 
 /**
- * Hands the weights in `directory`, or in a GGUF file, to `use`. Each is read when `use` reads it, so
- * a model of any size takes one tensor of memory at a time; those in blocks are decoded to f32. The
- * headers of the files are checked before.
+ * Hands the weights in `directory`, or in a GGUF file, to `use`. Each is read when `use` reads it,
+ * so a model of any size takes one tensor of memory at a time; those in blocks are decoded to f32.
+ * The headers of the files are checked before.
  * @throws {UsageError} where files can't be read, or do not fit the model that `use` loads
  */
 export async function withModelState<T>(

@@ -2,8 +2,8 @@
 // their files.
 
 import { type ModelFiles, openModelState } from '@shardweave/nn';
+import { explainFiles } from '../files/file-source.js';
 import { hubNameOf } from '../hub/hub-name.js';
-import { explainFiles } from '../model/file-source.js';
 import { readModelConfig } from '../model/model-directory.js';
 import { weightsOf } from '../saves/model-save.js';
 

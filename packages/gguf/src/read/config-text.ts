@@ -214,7 +214,7 @@ class Keys {
   }
 }
 
-/** The shortest decimal number that f32 rounds to `value`; `value` itself where it is not in f32. */
+/** The shortest decimal number that f32 rounds to `value`; itself where it is not one of f32. */
 function decimalOf(value: number): number {
   const isSingle = Math.fround(value) === value;
   for (let digits = 1; isSingle && digits <= 9; digits++) {

@@ -47,8 +47,8 @@ const NUMBERS: Readonly<Record<Exclude<Name, 'string' | 'array'>, NumberType>> =
 
 /**
  * Reads a value with its type.
- * @throws {GgufModelError} for an unknown type, for a list of lists, and for what goes on behind the
- * file's end
+ * @throws {GgufModelError} for an unknown type, for a list of lists, and for what goes on behind
+ * the file's end
  */
 export function readValue(header: HeaderReader, key: string): GgufValue {
   const name = readType(header, key);

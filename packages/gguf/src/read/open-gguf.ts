@@ -36,11 +36,11 @@ export interface Gguf {
 
 /**
  * Opens a file, wherever its bytes are; of a model in several files it opens the one that is given.
- * @throws {GgufModelError} for what is no GGUF file, for one that is cut off, damaged, big-endian or
- * of another version, and for tensors of a type that is not read
+ * @throws {GgufModelError} for what is no GGUF file, for one that is cut off, damaged, big-endian
+ * or of another version, and for tensors of a type that is not read
  * @example
  * ```ts
- * import { openGguf } from '@shardweave/gguf';
+ * import { openGguf } from '@shardweave/gguf/read';
  *
  * async function typesIn(file: Blob) {
  *   const read = async (into: Uint8Array, { offset }: { readonly offset: number }) =>

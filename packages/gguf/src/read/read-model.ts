@@ -67,7 +67,7 @@ export interface ReadModel {
  * @throws {NnError} for a configuration that can't work
  * @example
  * ```ts
- * import { openGguf, readGgufModel } from '@shardweave/gguf';
+ * import { openGguf, readGgufModel } from '@shardweave/gguf/read';
  * import { type ByteSource, loadStateDict, makeModel } from '@shardweave/nn';
  * import type { Device } from '@shardweave/tensor-core';
  *

@@ -55,7 +55,7 @@ class TokenizerKeys {
  * here, and for lists that do not fit each other
  * @example
  * ```ts
- * import { ggufTokenizerTexts, openGguf } from '@shardweave/gguf';
+ * import { ggufTokenizerTexts, openGguf } from '@shardweave/gguf/read';
  * import { readTokenizerJson } from '@shardweave/gguf/tokenizer-files';
  * import type { ByteSource } from '@shardweave/nn';
  *

@@ -1,6 +1,6 @@
 // Files as a test writes them byte by byte, so that they can have every value of the format, and
 // mistakes that no writer makes.
-import { type Gguf, type GgufValue, openGguf, type StoredTensor } from '@shardweave/gguf';
+import { type Gguf, type GgufValue, openGguf, type StoredTensor } from '@shardweave/gguf/read';
 import type { ByteSource, ModelFiles } from '@shardweave/nn';
 
 type Bytes = readonly number[];

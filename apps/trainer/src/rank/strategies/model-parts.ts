@@ -17,8 +17,8 @@ import {
 } from '@shardweave/nn';
 import { byteSize, type Device, type Tensor } from '@shardweave/tensor-core';
 import { UsageError } from '../../errors.js';
+import { ggufBlockTypes, isGgufFile } from '../../files/gguf-model.js';
 import { withAdapterState } from '../../model/adapter-directory.js';
-import { ggufBlockTypes, isGgufFile } from '../../model/gguf-model.js';
 import { withModelState } from '../../model/model-directory.js';
 import type { BaseType, RunConfig } from '../../run-config.js';
 import type { StrategyOptions } from './strategy.js';

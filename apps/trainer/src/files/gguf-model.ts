@@ -1,19 +1,19 @@
-// A model in a GGUF file, or in several, which stands where a model directory does: its metadata has
-// what the directory has as texts.
+// A model in a GGUF file, or in several, which stands where a model directory does: its metadata
+// has what the directory has as texts.
 
 import { statSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import type { BlockType } from '@shardweave/dtypes/blocks';
+import { GgufTokenizerError } from '@shardweave/gguf';
 import {
   type Gguf,
-  GgufTokenizerError,
   ggufConfigText,
   ggufShardNames,
   ggufTokenizerTexts,
   openGgufShards,
   type ReadModel,
   readGgufModel,
-} from '@shardweave/gguf';
+} from '@shardweave/gguf/read';
 import { FileSource } from './file-source.js';
 
 export const GGUF_END = '.gguf';
