@@ -279,7 +279,12 @@ describe('convert --to save', () => {
 
   it.each([
     ['a save', () => saveOf(sharded, 3), '', /is a save already\. Leave --to save out/],
-    ['no weights', () => root, '', /expected a directory with config\.json and weights, got/],
+    [
+      'no weights',
+      () => root,
+      '',
+      /expected a directory with config\.json and weights, or a GGUF file, got/,
+    ],
     ['a dtype', model, ' --dtype bf16', /--dtype: a save has the weights of its model\. Leave it/],
   ])('refuses %s in a sentence', async (_, from, more, expected) => {
     const line = `convert --to save --from ${from()} --out ${newPath()}${more}`;

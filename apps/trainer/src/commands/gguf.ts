@@ -27,7 +27,7 @@ import { writeOut } from './new-directory.js';
 const FLAGS = {
   model: needed(file, [
     '--model <DIR|ORG/NAME>',
-    'config.json, model.safetensors and tokenizer.json, or a run; or a model of the Hub',
+    'config.json, model.safetensors and tokenizer.json, or a run; a GGUF file; or a model of the Hub',
   ]),
   out: needed(file, ['--out <FILE>', 'a new one, such as model.gguf']),
   adapter: flag(file, undefined, [
