@@ -4,7 +4,8 @@
 import { randomFillSync } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { BLOCK_SIZES } from '../../packages/dtypes/dist/blocks.js';
-import { ggufFile, modelGguf, openGguf } from '../../packages/gguf/dist/index.js';
+import { ggufFile, modelGguf } from '../../packages/gguf/dist/index.js';
+import { openGguf } from '../../packages/gguf/dist/read.js';
 import { makeModel, parseModelConfig } from '../../packages/nn/dist/index.js';
 import { createCpuBackend } from '../../packages/tensor-core/dist/cpu.js';
 import { Device } from '../../packages/tensor-core/dist/index.js';
