@@ -57,11 +57,17 @@ describe.each<[Partial<FsdpOptions>, isHostMemory: boolean]>([
   },
 );
 
-it.each<Partial<FsdpOptions>>([{}, { moveParamsToCpu: true }])(
-  'a forward that fails with gathers ahead of it gives their buffers back, with %j',
-  (options) =>
+it.each<[Partial<FsdpOptions>, isHostMemory: boolean]>([
+  [{}, true],
+  [{}, false],
+  [{ moveParamsToCpu: true }, true],
+])(
+  'a forward that fails with gathers ahead of it gives their buffers back, with %j %j',
+  (options, isHostMemory) =>
     onRanks(2, async (rank) => {
-      const { device, group } = rank;
+      const { group } = rank;
+      const { backend } = rank.device;
+      const device = new Device(isHostMemory ? backend : withoutHostMemory(backend), { seed: 7 });
       let isFailing = false;
       const wrap = wrapIn({ group }, options);
       const layers = [wrap(layer(device)), wrap(layer(device)), layer(device)];

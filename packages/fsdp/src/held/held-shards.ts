@@ -13,6 +13,7 @@ import {
   type HeldCall,
   type HeldPart,
   type HeldRanks,
+  partsOfEntry,
   type ReadParameter,
   restSize,
 } from '@shardweave/nn/flat';
@@ -239,7 +240,9 @@ async function setGiven(
   operation: string,
 ): Promise<void> {
   const isWhole = given.size === unit.parameters.length;
-  if (isWhole && !unit.isSummoned) {
+  if (isWhole && !unit.isSummoned && unit.values.home === undefined) {
+    await writeParts(unit, given);
+  } else if (isWhole && !unit.isSummoned) {
     await unit.values.write(await readShard(unit, given));
   } else {
     const whole = isWhole
@@ -251,6 +254,28 @@ async function setGiven(
     await unit.scatterMaster(whole);
   }
   unit.full.drop();
+}
+
+/**
+ * Writes this rank's shard of a unit whose parameters all have entries, and which rests on the
+ * device: a large one is never on the host as a whole.
+ */
+async function writeParts(unit: ShardedUnit, given: GivenParameters): Promise<void> {
+  const { dtype } = unit.flat;
+  const size = byteSize(dtype);
+  for (const [index, { tensor }] of unit.parameters.entries()) {
+    const { start, length, first } = pieceOf(unit.layout, index, unit.group.rank);
+    if (length === 0) {
+      continue;
+    }
+    const range = { first, count: length };
+    for await (const part of partsOfEntry(...given.get(tensor)!, { dtype, range })) {
+      // Half a word at a parameter's end is followed by padding.
+      const words = new Uint8Array(Math.ceil(part.bytes.byteLength / 4) * 4);
+      words.set(part.bytes);
+      await unit.values.write(words, (start + part.first - first) * size);
+    }
+  }
 }
 
 /**

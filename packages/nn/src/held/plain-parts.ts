@@ -9,7 +9,7 @@ import { readWords } from '../flat/read-words.js';
 import type { ElementRange } from '../host-tensor.js';
 import { fillDeferred } from '../parameters/deferred-parameter.js';
 import { ALONE, type AtRest, type HeldCall, type HeldPart, type HeldRanks } from './held.js';
-import { entryBytes, type GivenEntry } from './state-entry.js';
+import { entryBytes, type GivenEntry, partsOfEntry } from './state-entry.js';
 
 /**
  * What a process holds of plain parameters.
@@ -72,6 +72,13 @@ export async function writeTensor(tensor: Tensor, name: string, entry: GivenEntr
   }
   const { device } = tensor;
   const dtype = entry.dtype as DType;
+  if (dtype === tensor.dtype && 'read' in entry) {
+    for await (const { first, bytes } of partsOfEntry(name, entry, { dtype })) {
+      fillDeferred(tensor);
+      tensor.storage.write(bytes, (tensor.offset + first) * byteSize(dtype));
+    }
+    return;
+  }
   const bytes = 'data' in entry && entry.tensor === undefined ? entry.data : undefined;
   const data = bytes ?? (await entryBytes(name, entry));
   fillDeferred(tensor);

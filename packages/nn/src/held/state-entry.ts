@@ -48,6 +48,27 @@ export async function bytesOf(
   return convertBytes(await entryBytes(name, entry, part), entry.dtype as DType, dtype);
 }
 
+/** The most bytes of an entry that are on the host at once where it can be read in parts. */
+const PART_BYTES = 8 * 2 ** 20;
+
+/**
+ * The elements of an entry, or a range of them, one part after another, each as `bytesOf` gives it.
+ * An entry that can only be read whole is one part.
+ */
+export async function* partsOfEntry(
+  name: string,
+  entry: GivenEntry,
+  { dtype, range }: { readonly dtype: DType; readonly range?: ElementRange },
+): AsyncGenerator<ElementRange & { readonly bytes: Uint8Array }, void, undefined> {
+  const { first, count } = range ?? { first: 0, count: elementCountOf(entry.shape) };
+  const isCut = 'read' in entry ? entry.readPart !== undefined : entry.tensor === undefined;
+  const most = isCut ? PART_BYTES / byteSize(dtype) : count;
+  for (let done = 0; done < count; done += most) {
+    const part = { first: first + done, count: Math.min(most, count - done) };
+    yield { ...part, bytes: await bytesOf(name, entry, dtype, isCut ? part : range) };
+  }
+}
+
 /** The bytes themselves where the dtypes are equal, else converted ones. */
 export function convertBytes(bytes: Uint8Array, from: DType, to: DType): Uint8Array {
   return from === to ? bytes : fromF32Array(toF32Array(bytes, from), to);
