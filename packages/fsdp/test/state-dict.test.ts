@@ -5,6 +5,8 @@ import { localStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
 import {
   type ElementRange,
   Gpt2,
+  type LazyTensor,
+  Linear,
   loadStateDict,
   type Module,
   type StateDict,
@@ -413,3 +415,30 @@ it('rank 0 gets what an instance shards over a group in which it is not the firs
     const forFirst = await stateDict(model, { stateDictOnRank0Only: true });
     expect(forFirst).toEqual(rank.rank === 0 ? whole : new Map());
   }));
+
+it.each([1, 2])('a large tensor is read in parts of 8 MiB at most, at %i', (worldSize) =>
+  onRanks(worldSize, async (rank) => {
+    const [rows, columns] = [2304, 2048]; // 18 MiB: two parts for each of two ranks
+    const linear = () =>
+      new Linear(rank.device, { inFeatures: columns, outFeatures: rows, bias: false });
+    const values = Float32Array.from({ length: rows * columns }, (_, i) => i % 65_537);
+    const bytes = new Uint8Array(values.buffer);
+    for (const model of [wrapIn(rank)(linear()), linear()]) {
+      const counts: number[] = [];
+      const entry: LazyTensor = {
+        dtype: 'f32',
+        shape: [rows, columns],
+        read: () => Promise.reject(new Error('read as a whole')),
+        readPart: async ({ first, count }) => {
+          counts.push(count);
+          return bytes.slice(4 * first, 4 * (first + count));
+        },
+      };
+      await loadStateDict(model, new Map([['weight', entry]]));
+      expect(Math.max(...counts)).toBe(2 ** 21);
+      const { data } = (await stateDict(model)).get('weight')!;
+      expect(Buffer.compare(data, bytes)).toBe(0);
+      model.dispose();
+    }
+  }),
+);
