@@ -1,6 +1,6 @@
 // Measures attention and gelu of the CPU device at the shapes of the GPTs of gpt-shape.mjs, by the
-// processor time of the one thread that runs them. Builds of tensor-core (its dist, and copies of it
-// made before a change) take turns, so that a loaded machine slows all alike.
+// processor time of the one thread that runs them. Builds of tensor-core (its dist, and copies that
+// were made of it before a change) take turns, so that a loaded machine slows all alike.
 // Usage: node bench/kernels/cpu.mjs [--builds DIST,DIST] [--rounds 60] [--report FILE]
 
 import '../relaxed-simd.mjs';

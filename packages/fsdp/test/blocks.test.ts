@@ -14,7 +14,7 @@ import { wrapIn } from './support/sharding.js';
 const WIDTH = 256;
 const WORDS = blocksByteLength('q4_K', WIDTH * WIDTH) / 4;
 
-/** Two layers, of whose weights the first is frozen and rests in blocks, and the second is trained. */
+/** Two layers: a frozen one whose weight rests in blocks, and a trained one. */
 async function pair(device: Device): Promise<Linear[]> {
   const layer = () => new Linear(device, { inFeatures: WIDTH, outFeatures: WIDTH, bias: false });
   const frozen = freeze(layer());

@@ -50,8 +50,8 @@ describe.each<[Partial<FsdpOptions>, isHostMemory: boolean]>([
         // Where all of them lie in the device's own memory there are none.
         expect(numMade > 0).toBe(options.bucketCapMb !== 0);
         // A unit needs at most a shard and a whole on their way to be gathered, and two to be
-        // reduced. Timing decides how many units do so at once; thirty gathers or more without reuse
-        // would need more buffers than this.
+        // reduced. Timing decides how many units do so at once; thirty gathers or more without
+        // reuse would need more buffers than this.
         expect(numMade).toBeLessThanOrEqual(4 * model.instances().length);
       }));
   },

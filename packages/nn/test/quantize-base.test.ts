@@ -1,5 +1,5 @@
-// quantizeBase: which matrices get which blocks, where their values come from, and what state dicts,
-// loads and saves have of them.
+// quantizeBase: which matrices get which blocks, where their values come from, and what state
+// dicts, loads and saves have of them.
 
 import { piecesIn } from '@shardweave/checkpoint';
 import {

@@ -6,8 +6,8 @@
 // Devices have no tensors of bytes, so the bytes rest as u32 words, which devices copy without
 // interpreting them. A decoder says where it runs. On the host it needs no kernels, and the decoded
 // values go to the device. On the device it gets the words there and encodes kernels. Both fill a
-// copy of all values. Parameters in ggml's blocks need none: ops read their words ('in use'), and so
-// a gathered one is as small as a resting one.
+// copy of all values. Parameters in ggml's blocks need none: ops read their words as they use them,
+// so that a gathered one is as small as a resting one.
 
 import { byteSize, isFloat, toF32Array } from '@shardweave/dtypes';
 import { BLOCK_SIZES, blocksByteLength, encodeBlocks } from '@shardweave/dtypes/blocks';

@@ -293,7 +293,7 @@ function fillLosses(head: Head, { losses, lse, kept, dx }: LossesOfHead): void {
   }
 }
 
-/** The logits of some rows, [count, classes], by panels of classes where the weight is in blocks. */
+/** The logits of some rows, [count, classes]; beside a weight in blocks, by panels of classes. */
 function fillLogits(
   head: Head,
   { x, logits, count }: { readonly x: View; readonly logits: Tensor; readonly count: number },

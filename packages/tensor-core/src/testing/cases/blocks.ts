@@ -22,7 +22,7 @@ const SHAPES = [
 ] as const;
 /** A row of more numbers than a thread decodes at once. */
 const LONG = 2304;
-/** f16 scales: the smallest and the largest, of both signs, and the subnormal ones at their ends. */
+/** f16 scales: the smallest and the largest of both signs, and the ends of the subnormal ones. */
 const SCALES = [0x0001, 0x8001, 0x03ff, 0x0400, 0x3c00, 0xbc00, 0x7bff, 0xfbff, 0x0000, 0x8000];
 
 export function blocksCases(): ConformanceCase[] {

@@ -57,7 +57,7 @@ function embeddingOfMany(calls: CallRecorder, limitBytes: number): void {
   }
 }
 
-/** Takes rows, in order and by ids, of a matrix larger than a view, whose odd rows begin in a word. */
+/** Takes rows, in order and by ids, of a matrix larger than a view. Odd rows begin in a word. */
 function blocks(calls: CallRecorder, limitBytes: number): void {
   const [type, width] = ['q8_0', 32] as const;
   const rows = Math.ceil((limitBytes * 2.5) / blocksByteLength(type, width));
