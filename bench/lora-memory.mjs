@@ -32,6 +32,7 @@ import {
   applyLora,
   makeModel,
   parseModelConfig,
+  quantizeBase,
   safetensorsPieces,
 } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
@@ -156,25 +157,31 @@ async function predict(ranks) {
       ? {}
       : { targets: flags['lora-targets'].split(',') }),
   });
+  if (flags.blocks !== undefined) {
+    await quantizeBase(model, { type: flags.blocks });
+  }
   const blocks = model.layers().slice(1, -1);
   const inBlocks = new Set(blocks.flatMap((block) => block.parameters()));
   const root = model.parameters().filter((parameter) => !inBlocks.has(parameter));
   const units = [...blocks.map((block) => block.parameters()), root];
+  const bytes = flags.precision === 'fp32' ? 4 : 2;
   const lengths = units.map((parameters) => {
-    const shard = (isTrained) => {
-      const sizes = parameters.flatMap(({ requiresGrad, size }) =>
-        requiresGrad === isTrained ? [size] : [],
-      );
-      return sizes.length === 0 ? 0 : shardLayout(sizes, ranks).shardLength;
+    const shard = (sizes) => (sizes.length === 0 ? 0 : shardLayout(sizes, ranks).shardLength);
+    const [adapters, base] = [true, false].map((isTrained) =>
+      parameters.filter(({ requiresGrad }) => requiresGrad === isTrained),
+    );
+    const numbers = base.filter((parameter) => parameter.blocks === undefined);
+    const words = base.flatMap((parameter) => parameter.blocks?.words.size ?? []);
+    return {
+      base: bytes * shard(numbers.map(({ size }) => size)) + 4 * shard(words),
+      adapters: shard(adapters.map(({ size }) => size)),
     };
-    return { base: shard(false), adapters: shard(true) };
   });
   device.dispose();
   await backend.dispose();
   const total = (name) => lengths.reduce((sum, unit) => sum + unit[name], 0);
-  const bytes = flags.precision === 'fp32' ? 4 : 2;
   return {
-    base: bytes * total('base'),
+    base: total('base'),
     adapters: 4 * total('adapters'),
     optimizer: 8 * total('adapters'),
   };

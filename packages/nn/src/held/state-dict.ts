@@ -128,9 +128,10 @@ export async function lazyStateDict(
  * Sets parameters and buffers. Floats are converted to the dtype in which each rests, or encoded
  * where it rests in blocks; integers fit the same dtype alone. Names, shapes and dtypes of all are
  * checked before the first lazy tensor is read; those are read one after another, in parts where
- * they can be, and where ranks hold shards each reads only what its shards need (`readPart`). It is collective where ranks hold shards, and they compare names and
- * values, but not those of lazy tensors, experts and buffers. Replicas are set each by itself. What
- * rests in a store is committed.
+ * they can be, and where ranks hold shards each reads only what its shards need (`readPart`). It is
+ * collective where ranks hold shards, and they compare names and values, but not those of lazy
+ * tensors, experts and buffers. Replicas are set each by itself. What rests in a store is
+ * committed.
  * @param options.strict whether names that are missing on either side are an error. Default true
  * @throws {StateDictError} with all that is missing, unexpected or misshapen, and where ranks give
  * different values: nothing is loaded on any rank
