@@ -88,6 +88,7 @@ export { requireModule } from './module.js';
 export { checkStates, joinMembers } from './optim/optimizer-state.js';
 export {
   deferredParameter,
+  dropRecipe,
   hostRecipe,
   type ParameterRecipe,
   recipeOf,

@@ -7,7 +7,7 @@ import { nameOf, pieceOf } from '../flat/layout/flat-plan.js';
 import { isCopy, isSharded, markCopies, masterOf } from '../flat/placement.js';
 import { readWords } from '../flat/read-words.js';
 import type { ElementRange } from '../host-tensor.js';
-import { fillDeferred } from '../parameters/deferred-parameter.js';
+import { dropRecipe, fillDeferred } from '../parameters/deferred-parameter.js';
 import { ALONE, type AtRest, type HeldCall, type HeldPart, type HeldRanks } from './held.js';
 import { entryBytes, type GivenEntry, partsOfEntry } from './state-entry.js';
 
@@ -36,7 +36,8 @@ export function plainAtRest(
     write: async (given) => {
       for (const [parameter, entry] of given) {
         if (parameter.blocks !== undefined) {
-          fillDeferred(parameter); // what is written are its words
+          parameter.storage.fill(); // what is written are its words
+          dropRecipe(parameter);
         }
         await writeTensor(masterOf(parameter), ...entry);
         markCopies([parameter], operation);

@@ -142,7 +142,7 @@ export interface WordRange {
 
 /**
  * The bytes of some words of an encoded parameter: from its source, from its own storage or, where
- * it is deferred, from its recipe.
+ * it is deferred, from its recipe. Zeros stand for values that are to be loaded.
  */
 export async function readEncoded(parameter: Tensor, words: WordRange): Promise<Uint8Array> {
   const { start, length } = words;
@@ -154,11 +154,12 @@ export async function readEncoded(parameter: Tensor, words: WordRange): Promise<
     return bytes;
   }
   const recipe = recipeOf(parameter);
+  const { isFilled } = parameter.storage;
+  if (parameter.device.backend.isDry === true || (recipe === undefined && !isFilled)) {
+    return new Uint8Array(length * 4);
+  }
   if (recipe === undefined) {
     return parameter.storage.read((parameter.offset + start) * 4, length * 4);
-  }
-  if (parameter.device.backend.isDry === true) {
-    return new Uint8Array(length * 4);
   }
   return encodedWords(parameter, words, (first, count) =>
     readDrawn(parameter.device, count, (into) => drawInto(recipe, into, first)),

@@ -15,6 +15,7 @@ import {
   quantizeBase,
   StateDictError,
 } from '@shardweave/nn';
+import { dropRecipe } from '@shardweave/nn/flat';
 import { byteSize, type Device, type Tensor } from '@shardweave/tensor-core';
 import { UsageError } from '../../errors.js';
 import { ggufBlockTypes, isGgufFile } from '../../files/gguf-model.js';
@@ -66,8 +67,23 @@ export async function putBaseAtRest(
   if (isNumbers(baseType)) {
     return;
   }
-  if (baseType !== undefined) {
-    await quantizeBase(model, { type: baseType });
+  await quantizeAs(model, { source, type: baseType });
+  // Values that are loaded next need not be drawn and encoded first.
+  for (const parameter of source.kind === 'directory' && source.hasWeights
+    ? model.parameters()
+    : []) {
+    if (parameter.blocks !== undefined) {
+      dropRecipe(parameter);
+    }
+  }
+}
+
+async function quantizeAs(
+  model: LanguageModel,
+  { source, type }: { readonly source: ModelChoice['model']; readonly type: BlockType | undefined },
+): Promise<void> {
+  if (type !== undefined) {
+    await quantizeBase(model, { type });
     return;
   }
   const isFile = source.kind === 'directory' && isGgufFile(source.path);
