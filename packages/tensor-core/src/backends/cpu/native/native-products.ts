@@ -54,7 +54,11 @@ function findKoffi(): string {
   }
 }
 
-const loaded = new Set<string>();
+/**
+ * Libraries by their paths. The handles are kept, because koffi unloads a library with the last
+ * one, and a worker that loaded it anew would get threads of the library's own.
+ */
+const loaded = new Map<string, Koffi.LibraryHandle>();
 
 /**
  * A library starts threads of its own when it is loaded, one a core, unless variables say
@@ -68,8 +72,9 @@ function load({ library, koffi }: NativeLibrary): void {
   Object.assign(process.env, ONE_THREAD);
   try {
     const ffi: typeof Koffi = createRequire(koffi)(koffi);
-    setThreads(ffi.load(library));
-    loaded.add(library);
+    const handle = ffi.load(library);
+    setThreads(handle);
+    loaded.set(library, handle);
   } catch (cause) {
     throw new StateError(
       `cpu: native products: ${library} was tried and can't be loaded by ${koffi} any more (${(cause as Error).message}). Install koffi again, or leave products in wasm.`,
