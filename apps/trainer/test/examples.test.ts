@@ -71,6 +71,8 @@ it('the examples of --help do what they say', async () => {
   const first = `train --model ${path('blank')} --data ${path('my.txt')} --strategy single --out ${path('made')}`;
   expect(await runCli([...first.split(' '), ...MORE.train!.split(' ')])).toMatchObject({ err: '' });
   cpSync(path('made/model'), path('DIR'), { recursive: true });
+  const base = ['gguf', '--model', path('DIR'), '--out', path('base.gguf'), '--quiet'];
+  expect(await runCli(base)).toMatchObject({ code: 0, err: '' });
 
   const entry = await buildCommand('examples-test');
   await using hub = await PlayedHub.open();

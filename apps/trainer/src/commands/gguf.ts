@@ -53,7 +53,7 @@ export const gguf = defineWriter({
       says: 'a trained model in 8 bits, its tokenizer inside',
     },
     {
-      line: 'gguf --model DIR --out model.gguf --type q4_K_M',
+      line: 'gguf --model DIR --out model-Q4_K_M.gguf --type q4_K_M',
       says: 'in 4 to 6 bits, each matrix in the type that llama.cpp itself gives it',
     },
     { line: 'gguf --model DIR --out model.gguf', says: 'in f16' },

@@ -30,7 +30,7 @@ export const inspect = defineCommand({
       says: 'step, losses and sizes of one, and whether each piece is as it was written',
     },
     { line: 'inspect DIR --tensors', says: 'every tensor of a model' },
-    { line: 'inspect model.gguf', says: 'how much of a file is in which type' },
+    { line: 'inspect base.gguf', says: 'how much of a file is in which type' },
   ],
   run: async (flags, { out }) => {
     const holding = await readHolding(flags.path);
