@@ -196,6 +196,19 @@ describe('the state of a model with blocks', () => {
     expect(parts.reduce((all, count) => all + count, 0)).toBe(numbers.length);
   });
 
+  it('names the weight with a number that no block holds', async () => {
+    const model = await opened();
+    const { shape, data } = (await state).get(DOWN)!;
+    const numbers = new Float32Array(data.slice().buffer);
+    numbers[300] = Number.NaN;
+    const entry = { dtype: 'f32', shape, data: new Uint8Array(numbers.buffer) } as const;
+    const loading = loadStateDict(model, new Map([[DOWN, entry]]), { strict: false });
+    await expect(loading).rejects.toThrow(StateDictError);
+    await expect(loading).rejects.toThrow(
+      `expected numbers below 4127760 in '${DOWN}', as q4_K holds them, got NaN. Mend the weights`,
+    );
+  });
+
   it('refuses floats of another shape, and words of another number', async () => {
     const model = await opened();
     const zeros = (dtype: 'f32' | 'u32', shape: number[]) =>

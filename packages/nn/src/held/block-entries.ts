@@ -3,8 +3,10 @@
 // themselves come from blocks of the type.
 
 import { toF32Array } from '@shardweave/dtypes';
+import { BlockNumberError } from '@shardweave/dtypes/blocks';
 import { isFloat, type Tensor } from '@shardweave/tensor-core';
-import { isDeviceDType } from '../host-tensor.js';
+import { StateDictError } from '../errors.js';
+import { type ElementRange, isDeviceDType } from '../host-tensor.js';
 import { encodedWords, restShape } from '../parameters/encoded-parameter.js';
 import type { ExpectedEntry } from './check-state.js';
 import { bytesOf, type GivenEntry } from './state-entry.js';
@@ -38,10 +40,22 @@ export function restEntry(parameter: Tensor, name: string, entry: GivenEntry): G
     return given.words;
   }
   const shape = restShape(parameter);
-  const readPart = ({ first, count }: { readonly first: number; readonly count: number }) =>
-    encodedWords(parameter, { start: first, length: count }, async (from, numbers) =>
-      toF32Array(await bytesOf(name, entry, 'f32', { first: from, count: numbers }), 'f32'),
-    );
+  const readPart = async ({ first, count }: ElementRange) => {
+    try {
+      return await encodedWords(parameter, { start: first, length: count }, async (from, numbers) =>
+        toF32Array(await bytesOf(name, entry, 'f32', { first: from, count: numbers }), 'f32'),
+      );
+    } catch (cause) {
+      if (!(cause instanceof BlockNumberError)) {
+        throw cause;
+      }
+      const { below, found } = cause;
+      throw new StateDictError(
+        `loadStateDict: expected numbers below ${below} in '${name}', as ${parameter.blocks!.type} holds them, got ${found}. Mend the weights, or load them without blocks.`,
+        { mismatched: [name] },
+      );
+    }
+  };
   return {
     dtype: 'u32',
     shape,
