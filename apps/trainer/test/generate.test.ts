@@ -282,6 +282,15 @@ describe('generate', () => {
     expect(out).not.toBe((await run([...flags, '--precision', 'bf16'])).out);
   });
 
+  it('computes in f32 over blocks, whatever the weights of the file', async () => {
+    const { directory } = await makeDirectory({ dtype: 'bf16' });
+    const drawn = ['--temperature', '1.2', '--max-tokens', '60', '--seed', '2', '--quiet'];
+    const flags = ['--model', directory, '--prompt', PROMPT, '--base-type', 'q8_0', ...drawn];
+    const { out } = await run(flags);
+    expect(out).toBe((await run([...flags, '--precision', 'fp32'])).out);
+    expect(out).not.toBe((await run([...flags, '--precision', 'bf16'])).out);
+  });
+
   it('prints tokens as they come, and ends clean with Ctrl-C', async () => {
     const { directory } = await makeDirectory({ config: { ...LLAMA, initializer_range: 0.2 } });
     const script = await buildCommand('generate-test');

@@ -52,7 +52,7 @@ export function decodeBlocks(slot: usize, chunk: u32, chunks: u32): void {
 }
 
 /** Decodes whole blocks of n numbers in all, and returns the address after them. */
-function decodeRun(type: i32, at: usize, n: i32, to: usize): usize {
+export function decodeRun(type: i32, at: usize, n: i32, to: usize): usize {
   const end = to + ((<usize>n) << 2);
   while (to < end) {
     if (type == BLOCKS_Q8_0) {
@@ -128,7 +128,7 @@ function subBlocks(at: usize, to: usize, hasFifthBit: bool): usize {
 
 /** The scale of a part, and in the byte above it its minimum. */
 @inline
-function sixBitPair(at: usize, part: u32): u32 {
+export function sixBitPair(at: usize, part: u32): u32 {
   const near = at + part;
   if (part < 4) {
     return (<u32>load<u8>(near) & 63) | ((<u32>load<u8>(near, 4) & 63) << 8);
@@ -143,20 +143,24 @@ function sixBitPair(at: usize, part: u32): u32 {
 function sixBitBlock(at: usize, to: usize): usize {
   const scale = half(at + 208);
   for (let part: u32 = 0; part < 8; part++) {
-    const inHalf = part & 3;
-    const nibbles = at + (part >> 2) * 64 + (inHalf & 1) * 32;
-    const pairs = at + 128 + (part >> 2) * 32;
-    for (let i: usize = 0; i < 2; i++) {
-      const bytes = v128.load(nibbles + i * 16);
-      const low = inHalf < 2 ? lowNibbles(bytes) : highNibbles(bytes);
-      const high = v128.and(i8x16.shr_u(v128.load(pairs + i * 16), inHalf * 2), i8x16.splat(3));
-      const numbers = i8x16.sub(v128.or(low, i8x16.shl(high, 4)), i8x16.splat(32));
+    for (let i: u32 = 0; i < 2; i++) {
       const own = f32x4.splat(<f32>load<i8>(at + 192 + part * 2 + i));
-      sixteen(to, numbers, f32x4.mul(scale, own), i32x4.splat(0));
+      sixteen(to, sixBitNumbers(at, part, i), f32x4.mul(scale, own), i32x4.splat(0));
       to += 64;
     }
   }
   return at + 210;
+}
+
+/** Sixteen numbers of q6_K as signed bytes: half i of part `part` of eight. */
+@inline
+export function sixBitNumbers(at: usize, part: u32, i: u32): v128 {
+  const inHalf = part & 3;
+  const bytes = v128.load(at + (part >> 2) * 64 + (inHalf & 1) * 32 + i * 16);
+  const low = inHalf < 2 ? lowNibbles(bytes) : highNibbles(bytes);
+  const pairs = v128.load(at + 128 + (part >> 2) * 32 + i * 16);
+  const high = v128.and(i8x16.shr_u(pairs, inHalf * 2), i8x16.splat(3));
+  return i8x16.sub(v128.or(low, i8x16.shl(high, 4)), i8x16.splat(32));
 }
 
 /** Stores 16 signed bytes as scale * byte - minimum. */

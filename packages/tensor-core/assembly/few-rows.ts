@@ -7,11 +7,21 @@
 // what is read next. So few rows are multiplied with many columns at once, and threads share the
 // columns of a b stored [k, n] in as few parts as possible.
 
-import { loadFloat, loadFour, storeFloat, widen } from './convert';
+import { blockDotsOf, hasBlockDots } from './block-dots';
+import { decodeRun } from './blocks';
+import { loadFloat, loadFour, narrow, storeFloat, widen } from './convert';
 import { RowDots, rowDotsOf } from './dots';
 import { BLOCK_BYTES } from './elementwise';
 import { madd } from './fuse';
-import { BF16, BLOCK, F16, F32, MATMUL_FEW_COLUMNS, MATMUL_FEW_ROWS } from './layout';
+import {
+  BF16,
+  BLOCK,
+  BLOCKS_IN_PRODUCT,
+  F16,
+  F32,
+  MATMUL_FEW_COLUMNS,
+  MATMUL_FEW_ROWS,
+} from './layout';
 import {
   aAt,
   aBase,
@@ -57,7 +67,7 @@ let addToTwo: AddToTwo = addToTwoF32;
 
 /** Computes the results [i0, i1) x [j0, j1) of a product of at most MATMUL_FEW_ROWS rows. */
 export function fewRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
-  if (transposeB && i1 - i0 == 1 && depth <= KEPT) {
+  if (transposeB && i1 - i0 == 1 && depth <= KEPT && hasDots()) {
     dotsOfOneRow(i0, j0, j1);
   } else if (transposeB) {
     dotsOfRows(i0, i1, j0, j1);
@@ -99,8 +109,34 @@ function openRows(i0: u32, i1: u32, k: u32, n: u32): void {
 }
 
 @inline
+function isInBlocks(): bool {
+  return bType >= BLOCKS_IN_PRODUCT;
+}
+
+/** Returns whether the dots of one row read b where it lies, as they do for all but some blocks. */
+@inline
+function hasDots(): bool {
+  return !isInBlocks() || hasBlockDots(bType - BLOCKS_IN_PRODUCT, aType);
+}
+
+/** The address of element `at` of b, or of byte `at` where b lies in blocks. */
+@inline
 function addressOfB(at: u32): usize {
-  return bBase + ((<usize>at) << (bType == F32 ? 2 : 1));
+  return bBase + ((<usize>at) << (isInBlocks() ? 0 : bType == F32 ? 2 : 1));
+}
+
+/**
+ * The numbers of a run of blocks, rounded to the dtype of a, as f32. `at` is their first byte, and
+ * `room` has place for them twice.
+ */
+function openBlocks(at: u32, n: u32, room: usize): usize {
+  decodeRun(bType - BLOCKS_IN_PRODUCT, bBase + at, n, room);
+  if (aType == F32) {
+    return room;
+  }
+  const rounded = room + BLOCK_BYTES;
+  narrow(room, rounded, aType, 0, n);
+  return widen(rounded, aType, 0, n, room);
 }
 
 // ---- b stored [n, k]: each row of b is multiplied with all rows of a ---------------------------
@@ -115,7 +151,7 @@ function dotsOfOneRow(i: u32, j0: u32, j1: u32): void {
   const sums = scratchBase + SUMS_OFFSET;
   const row = addressOfB(bRow) - bBase;
   openRows(i, i + 1, 0, depth);
-  rowDots = rowDotsOf(bType);
+  rowDots = isInBlocks() ? blockDotsOf(bType - BLOCKS_IN_PRODUCT, aType) : rowDotsOf(bType);
   for (let j = j0; j < j1; j += ROWS_OF_B) {
     const nc = <i32>min<u32>(j1 - j, ROWS_OF_B);
     rowDots(rowOfA(i, i, 0), addressOfB(bAt + j * bRow), row, nc, depth, sums);
@@ -130,7 +166,7 @@ function dotsOfRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
     openRows(i0, i1, 0, depth);
   }
   // Where there are several rows of a, b is widened once for all of them.
-  const dtype = i1 - i0 == 1 ? bType : F32;
+  const dtype = i1 - i0 == 1 && !isInBlocks() ? bType : F32;
   rowDots = rowDotsOf(dtype);
   for (let j = j0; j < j1; j++) {
     let k: u32 = 0;
@@ -140,8 +176,7 @@ function dotsOfRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
       if (!isKept) {
         openRows(i0, i1, k, n);
       }
-      const at = bAt + j * bRow + k;
-      const b = dtype == bType ? addressOfB(at) : widen(bBase, bType, at, n, scratchBase);
+      const b = termsOf(j, k, n, dtype);
       for (let i = i0; i < i1; i++) {
         const a = isKept ? rowOfA(i, i0, 0) + ((<usize>k) << 2) : rowOfA(i, i0, k);
         rowDots(a, b, 0, 1, n, sums + 64);
@@ -152,6 +187,17 @@ function dotsOfRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
     } while (k < depth);
     storeDots(i0, i1, j, sums);
   }
+}
+
+/** The address of n terms of row j of b from k on, in the dtype, which is its own or f32. */
+@inline
+function termsOf(j: u32, k: u32, n: u32, dtype: i32): usize {
+  if (isInBlocks()) {
+    // The numbers before k are whole blocks, so their bytes are the same part of the row's.
+    return openBlocks(bAt + j * bRow + <u32>((<u64>k * bRow) / depth), n, scratchBase);
+  }
+  const at = bAt + j * bRow + k;
+  return dtype == bType ? addressOfB(at) : widen(bBase, bType, at, n, scratchBase);
 }
 
 function storeDots(i0: u32, i1: u32, j: u32, sums: usize): void {

@@ -159,6 +159,8 @@ export const BLOCKS_Q5_1 = 4;
 export const BLOCKS_Q4_K = 5;
 export const BLOCKS_Q5_K = 6;
 export const BLOCKS_Q6_K = 7;
+/** What a product's command adds to these where its second operand lies in such blocks. */
+export const BLOCKS_IN_PRODUCT = 16;
 
 export const REDUCE_SUM = 0;
 export const REDUCE_MEAN = 1;

@@ -13,7 +13,7 @@ import type { BackendBuffer, View } from './view.js';
  * up to the author.
  */
 export const KERNEL_VERSIONS: Readonly<Record<BackendInfo['kind'], number>> = {
-  webgpu: 8,
+  webgpu: 9,
   cpu: 6,
   reference: 3,
 };

@@ -14,6 +14,7 @@ import {
   sum,
   type Tensor,
 } from '@shardweave/tensor-core';
+import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { testedBackends } from './support/backends.js';
@@ -120,6 +121,53 @@ describe.each(DEVICES)('blocks on $name', ({ name, reason, open }) => {
       expect(farthest(got[0]!, expected[0]!)).toBeLessThan(most);
       expect(farthest(got[1]!, expected[1]!)).toBeLessThan(most);
     }
+    device.dispose();
+    await backend.dispose();
+  });
+});
+
+describe('few rows on the cpu device', () => {
+  it.each(BLOCK_TYPES)('have the bits of products with the decoded matrix, %s', async (type) => {
+    const backend = await createCpuBackend({ threads: 2 });
+    const device = new Device(backend);
+    const [rows, width] = [131, 2304]; // more numbers in a row than are summed at once
+    const count = (rows * width) / BLOCK_SIZES[type].elements;
+    const bytes = randomBlocks(type, count, 3);
+    const halves = new DataView(bytes.buffer);
+    // f16 scales: subnormal ones, the largest, an infinity and a NaN whose bits are all set.
+    for (const [row, scale] of [0x0001, 0x83ff, 0xfbff, 0x7c00, 0xffff].entries()) {
+      const block = (row * width) / BLOCK_SIZES[type].elements;
+      halves.setUint16(block * BLOCK_SIZES[type].bytes + (type === 'q6_K' ? 208 : 0), scale, true);
+    }
+    for (const dtype of ['f32', 'f16', 'bf16'] as const) {
+      const weight = device.tensor(bytes, [rows, width], { blocks: type, dtype });
+      for (const m of [1, 5]) {
+        const values = Float32Array.from({ length: m * width }, (_, i) => Math.sin(i * i));
+        const x = device.tensor(values, [m, width], { dtype });
+        const bias = device.tensor(Float32Array.from({ length: rows }, (_, i) => Math.cos(i)));
+        const product = (matrix: Tensor) =>
+          linear(x, { weight: matrix, bias, transposeWeight: true }).toArray();
+        const [got, expected] = [await product(weight), await product(cast(weight, dtype))];
+        expect(expected.filter(Number.isFinite).length).toBeGreaterThan(m * (rows - 6));
+        expect([...got]).toEqual([...expected]);
+      }
+    }
+    device.dispose();
+    await backend.dispose();
+  });
+
+  it('multiplies few rows of another dtype by the numbers of its own', async () => {
+    const backend = await createCpuBackend({ threads: 1 });
+    const device = new Device(backend);
+    const weight = matrix(device, 'q5_1', 'bf16', [9, 64]);
+    const x = device.tensor(
+      Float32Array.from({ length: 64 }, (_, i) => Math.sin(i)),
+      [1, 64],
+    );
+    const product = (matrix: Tensor) => linear(x, { weight: matrix, transposeWeight: true });
+    const expected = await product(cast(weight, 'bf16')).toArray();
+    expect(await product(weight).toArray()).toEqual(expected);
+    expect(expected).not.toEqual(await product(cast(weight, 'f32')).toArray());
     device.dispose();
     await backend.dispose();
   });

@@ -39,6 +39,7 @@ const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
   rowNorm: ['out', 'sum', 'mean', 'rstd'],
   rowNormBackward: ['dx', 'dWeight', 'dBias'],
   decodeBlocks: ['out'],
+  blockDots: ['out'],
   embedding: ['out'],
   embeddingBackward: ['dTable'],
   crossEntropy: ['loss', 'lse'],

@@ -74,13 +74,23 @@ export async function readChoice(flags: OpenFlags): Promise<OpenChoice> {
     model: { kind: 'directory', path, hasWeights: true },
     modelConfig,
     lora,
-    precision: flags.precision ?? (await precisionOf(path, modelConfig)),
+    precision: flags.precision ?? (await precisionOf(path, modelConfig, flags)),
     seed: 0,
   };
 }
 
-/** The 16-bit dtype of a model's files, where all weights have it. */
-function precisionOf(directory: string, config: ModelConfig): Promise<Precision> {
+/**
+ * The 16-bit dtype of a model's files, where all weights have it. Over blocks it is f32, in which
+ * most numbers of a block are exact; to round each as it is multiplied would take as long again.
+ */
+async function precisionOf(
+  directory: string,
+  config: ModelConfig,
+  { baseType }: OpenFlags,
+): Promise<Precision> {
+  if (baseType !== undefined) {
+    return 'fp32';
+  }
   return withModelState(directory, config, async (state) => {
     const [dtype, ...others] = new Set([...state.values()].map(({ dtype }) => dtype));
     const isNarrow = others.length === 0 && (dtype === 'f16' || dtype === 'bf16');

@@ -3,7 +3,10 @@
 import type { BlockType } from '@shardweave/dtypes/blocks';
 import type { View } from '../view.js';
 
-/** The call of the kernel of this file; the comment states what it computes. */
+/** The most rows of a in blockDots, for which b is decoded where it is multiplied. */
+export const BLOCK_DOTS_ROWS = 5;
+
+/** The calls of the kernels of this file; the comments state what they compute. */
 export interface BlocksCalls {
   /**
    * out[i, c] = the number at row r and column firstColumn + c of a matrix [rows, width], rounded
@@ -24,5 +27,21 @@ export interface BlocksCalls {
     count: number;
     firstColumn: number;
     columns: number;
+  };
+  /**
+   * out[i, j] = the sum over c of a[i, c] * b[j, c], and bias[j], where b is a matrix [n, k] in
+   * blocks as those of decodeBlocks, and each number is rounded to a's dtype first. a is [m, k],
+   * out [m, n] and bias [n], all dense floats, and m at most BLOCK_DOTS_ROWS. On the cpu device the
+   * result has the bits of matmul over the decoded b.
+   */
+  blockDots: {
+    words: View;
+    a: View;
+    out: View;
+    bias: View | undefined;
+    type: BlockType;
+    m: number;
+    n: number;
+    k: number;
   };
 }

@@ -5,6 +5,7 @@ import { byteSize } from '@shardweave/dtypes';
 import { checkNames, checkValue } from '../check-options.js';
 import type { Device } from '../device.js';
 import { ShapeError } from '../errors.js';
+import { BLOCK_DOTS_ROWS } from '../kernel-calls/blocks.js';
 import type { KernelCalls } from '../kernel-calls/kernel-calls.js';
 import {
   ACTIVATION_KINDS,
@@ -121,7 +122,7 @@ export interface LinearEnding {
 export interface LinearOptions extends LinearEnding {
   /**
    * [in, out], or with transposeWeight [out, in] as PyTorch's Linear has it. One in blocks is
-   * decoded a panel at a time.
+   * decoded a panel at a time, or number by number for few rows of x.
    */
   readonly weight: Tensor;
   /** A vector [out] that is added to each row. */
@@ -341,7 +342,7 @@ function runMatmul(
     return;
   }
   if (k > 0) {
-    runPanels(b, call);
+    runBlocks(b, call);
     runEpilogue(call, kernelsOf(device));
     return;
   }
@@ -363,11 +364,17 @@ function kernelsOf(device: Device): EpilogueKernels {
 }
 
 /**
- * A product with a matrix in blocks, which is decoded in panels: as many columns of out at a time
- * have all their terms in one product, so their bits are those of a decoded matrix.
+ * A product with a matrix in blocks. Few rows are multiplied while it is decoded. For more it is
+ * decoded in panels: as many columns of out at a time have all their terms in one product, so their
+ * bits are those of a decoded matrix.
  */
-function runPanels(b: Tensor, call: KernelCalls['matmul']): void {
-  const { m, n, k, transposeB, out, bias } = call;
+function runBlocks(b: Tensor, call: KernelCalls['matmul']): void {
+  const { m, n, k, a, transposeB, out, bias } = call;
+  if (transposeB && m <= BLOCK_DOTS_ROWS && a.dtype === b.dtype) {
+    const { words, type } = b.blocks!;
+    b.device.run('blockDots', { words: words.view(), a, out, bias, type, m, n, k });
+    return;
+  }
   // Rows of an odd number of 16-bit elements do not begin at whole words.
   const isWhole = m > 1 && n % 2 === 1 && byteSize(out.dtype) === 2;
   eachPanel(b, { by: transposeB ? 'rows' : 'columns', isWhole }, ({ numbers, first, count }) => {

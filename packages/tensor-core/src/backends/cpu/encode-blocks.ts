@@ -1,7 +1,8 @@
-// Encodes the command of assembly/blocks.ts.
+// Encodes the command of assembly/blocks.ts, and products with blocks (assembly/few-rows.ts).
 
 import { type BlockType, blocksByteLength } from '@shardweave/dtypes/blocks';
 import {
+  BLOCKS_IN_PRODUCT,
   BLOCKS_Q4_0,
   BLOCKS_Q4_1,
   BLOCKS_Q4_K,
@@ -11,12 +12,17 @@ import {
   BLOCKS_Q6_K,
   BLOCKS_Q8_0,
   OP_DECODE_BLOCKS,
+  OP_MATMUL,
 } from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { CommandWriter } from './command-writer.js';
 
 /** The time that one number takes, in ns. */
 const DECODE_NS = 0.5;
+/** The time that one number takes where it is multiplied, in ns. */
+const DOT_NS = 0.15;
+/** The least rows of a matrix that a thread multiplies at once. */
+const LEAST_ROWS = 64;
 
 const CODES: Readonly<Record<BlockType, number>> = {
   q8_0: BLOCKS_Q8_0,
@@ -35,4 +41,18 @@ export function decodeBlocks(call: KernelCalls['decodeBlocks'], w: CommandWriter
   w.int(CODES[type], rows, blocksByteLength(type, width), blocksByteLength(type, firstColumn));
   w.int(firstRow, count, columns);
   w.commit(w.chunksFor(count * columns * DECODE_NS, count));
+}
+
+/** A product whose second operand is named by the code of its blocks; its rows count in bytes. */
+export function blockDots(call: KernelCalls['blockDots'], w: CommandWriter): void {
+  const { type, m, n, k } = call;
+  const chunks = w.chunksFor(m * n * k * DOT_NS, Math.ceil(n / LEAST_ROWS));
+  w.start(OP_MATMUL, 'blockDots').view(call.a).address(call.words);
+  w.int(BLOCKS_IN_PRODUCT + CODES[type])
+    .view(call.out)
+    .view(call.bias);
+  w.int(m, n, k, 0, 1, k, blocksByteLength(type, k), n, 1, 1);
+  w.int(0, 0, 0, 0, 0, 0).float(1).int(0);
+  w.int(1, chunks, 1, 0);
+  w.commit(chunks);
 }

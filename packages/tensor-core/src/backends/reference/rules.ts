@@ -40,6 +40,7 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   rowNorm: { out: [], sum: [], mean: [], rstd: [] },
   rowNormBackward: { dx: [], dWeight: [], dBias: [] },
   decodeBlocks: { out: [] },
+  blockDots: { out: [] },
   embedding: { out: [] },
   embeddingBackward: { dTable: [] },
   crossEntropy: { loss: [], lse: [] },
@@ -131,6 +132,12 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
     words: Math.ceil(blocksByteLength(type, rows * width) / 4),
     ids: count,
     out: count * columns,
+  }),
+  blockDots: ({ type, m, n, k }) => ({
+    words: Math.ceil(blocksByteLength(type, n * k) / 4),
+    a: m * k,
+    out: m * n,
+    bias: n,
   }),
   embedding: ({ rows, cols, count }) => ({ table: rows * cols, ids: count, out: count * cols }),
   embeddingBackward: ({ rows, cols, count }) => {

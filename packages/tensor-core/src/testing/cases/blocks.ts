@@ -1,11 +1,12 @@
 // Cases of matrices in ggml's blocks: rows that follow each other and rows by ids, cut columns, all
-// bit patterns of blocks, and rows that end in the middle of a word.
+// bit patterns of blocks, rows that end in the middle of a word, and products with few rows.
 
 import {
   BLOCK_SIZES,
   BLOCK_TYPES,
   type BlockType,
   blocksByteLength,
+  encodeBlocks,
 } from '@shardweave/dtypes/blocks';
 import type { View } from '../../view.js';
 import type { CallRecorder } from '../kit/call-recorder.js';
@@ -25,37 +26,73 @@ const LONG = 2304;
 /** f16 scales: the smallest and the largest of both signs, and the ends of the subnormal ones. */
 const SCALES = [0x0001, 0x8001, 0x03ff, 0x0400, 0x3c00, 0xbc00, 0x7bff, 0xfbff, 0x0000, 0x8000];
 
+/** The rows of a, the rows of b, and the blocks in each of these. */
+const PRODUCTS = [
+  [1, 1, 1],
+  [1, 131, 3],
+  [2, 7, 2],
+  [5, 66, 1],
+] as const;
+
 export function blocksCases(): ConformanceCase[] {
-  return BLOCK_TYPES.map((type, place) =>
-    recordedCase(`decodeBlocks ${type}`, 'exact', (calls) => {
-      const { elements } = BLOCK_SIZES[type];
-      // One dtype for rows and one for ids: software drivers compile each kernel for seconds.
-      const [dtype, idsDType] = [FLOATS[place % 3]!, FLOATS[(place + 1) % 3]!];
-      const long = LONG / elements;
-      for (const [rows, inRow, [first, taken]] of [...SHAPES, [3, long, [0, long]] as const]) {
-        const words = blocksOf(calls, type, rows * inRow);
-        const [width, columns] = [inRow * elements, taken * elements];
-        const matrix = { words, type, rows, width, firstColumn: first * elements, columns };
+  return BLOCK_TYPES.flatMap((type, place) => [decodeCase(type, place), dotsCase(type, place)]);
+}
+
+function decodeCase(type: BlockType, place: number): ConformanceCase {
+  return recordedCase(`decodeBlocks ${type}`, 'exact', (calls) => {
+    const { elements } = BLOCK_SIZES[type];
+    // One dtype for rows and one for ids: software drivers compile each kernel for seconds.
+    const [dtype, idsDType] = [FLOATS[place % 3]!, FLOATS[(place + 1) % 3]!];
+    const long = LONG / elements;
+    for (const [rows, inRow, [first, taken]] of [...SHAPES, [3, long, [0, long]] as const]) {
+      const words = blocksOf(calls, type, rows * inRow);
+      const [width, columns] = [inRow * elements, taken * elements];
+      const matrix = { words, type, rows, width, firstColumn: first * elements, columns };
+      calls.run('decodeBlocks', {
+        ...matrix,
+        ids: undefined,
+        firstRow: Math.min(1, rows - 1),
+        count: Math.max(1, rows - 1),
+        out: calls.output(Math.max(1, rows - 1) * columns, dtype, { offset: 2 }),
+      });
+      for (const idType of ['i32', 'u32'] as const) {
+        const ids = [rows - 1, 0, rows, idType === 'i32' ? -1 : 2 ** 32 - 1, rows - 1];
         calls.run('decodeBlocks', {
           ...matrix,
-          ids: undefined,
-          firstRow: Math.min(1, rows - 1),
-          count: Math.max(1, rows - 1),
-          out: calls.output(Math.max(1, rows - 1) * columns, dtype, { offset: 2 }),
+          ids: calls.values(ids, idType, { offset: 1 }),
+          firstRow: 0,
+          count: ids.length,
+          out: calls.output(ids.length * columns, idsDType),
         });
-        for (const idType of ['i32', 'u32'] as const) {
-          const ids = [rows - 1, 0, rows, idType === 'i32' ? -1 : 2 ** 32 - 1, rows - 1];
-          calls.run('decodeBlocks', {
-            ...matrix,
-            ids: calls.values(ids, idType, { offset: 1 }),
-            firstRow: 0,
-            count: ids.length,
-            out: calls.output(ids.length * columns, idsDType),
-          });
-        }
       }
-    }),
-  );
+    }
+  });
+}
+
+function dotsCase(type: BlockType, place: number): ConformanceCase {
+  return recordedCase(`blockDots ${type}`, 'sum', (calls) => {
+    const { elements } = BLOCK_SIZES[type];
+    const [dtype, outDType] = [FLOATS[place % 3]!, FLOATS[(place >> 1) % 3]!];
+    // Two types have a long row and no bias. Software drivers compile a kernel of its own for each.
+    const further = place % 5 === 0 ? [[1, 3, LONG / elements] as const] : [];
+    for (const [m, n, blocks] of [...PRODUCTS, ...further]) {
+      const k = blocks * elements;
+      calls.run('blockDots', {
+        ...{ type, m, n, k, words: encodedBlocks(calls, type, n * k) },
+        a: calls.floats(m * k, dtype, { offset: 1 }),
+        bias: n === 3 ? undefined : calls.floats(n, dtype, { offset: 3 }),
+        out: calls.output(m * n, outDType, { offset: 2 }),
+      });
+    }
+  });
+}
+
+/** Blocks of numbers between -1 and 1. */
+export function encodedBlocks(calls: CallRecorder, type: BlockType, size: number): View {
+  const numbers = Float32Array.from({ length: size }, () => calls.random.uniform(-1, 1));
+  const data = new Uint8Array(Math.ceil(blocksByteLength(type, size) / 4) * 4);
+  data.set(encodeBlocks(type, numbers));
+  return calls.bits(data, 'u32', { offset: 1 });
 }
 
 /** Random blocks, of which every other one has an unusual scale, and minimum where there is one. */

@@ -4,7 +4,7 @@ import type { DType } from '@shardweave/dtypes';
 import { blocksByteLength } from '@shardweave/dtypes/blocks';
 import type { CallRecorder } from '../kit/call-recorder.js';
 import { FLOATS } from '../kit/sizes.js';
-import { blocksOf } from './blocks.js';
+import { blocksOf, encodedBlocks } from './blocks.js';
 import { runNorm, runNormBackward } from './row-norm.js';
 import { numBeyond, type Split, WIDTHS } from './split-extent.js';
 
@@ -13,6 +13,7 @@ export function rowSplits(): Split[] {
     { title: 'embedding', tolerance: 'sum', body: embedding },
     { title: 'embedding of many tokens', tolerance: 'sum', body: embeddingOfMany },
     { title: 'decodeBlocks', tolerance: 'exact', body: blocks },
+    { title: 'blockDots', tolerance: 'sum', body: blockDots },
     { title: 'softmax', tolerance: 'sum', body: softmax },
     { title: 'layerNorm', tolerance: 'sum', body: (calls, limit) => norm(calls, limit, true) },
     { title: 'rmsNorm', tolerance: 'sum', body: (calls, limit) => norm(calls, limit, false) },
@@ -69,6 +70,16 @@ function blocks(calls: CallRecorder, limitBytes: number): void {
   const ids = calls.values(list, 'u32');
   const taken = calls.output(list.length * width, 'f32');
   calls.run('decodeBlocks', { ...matrix, ids, firstRow: 0, count: list.length, out: taken });
+}
+
+/** Multiplies two rows with those of a matrix larger than a view. */
+function blockDots(calls: CallRecorder, limitBytes: number): void {
+  const [type, m, k] = ['q8_0', 2, 32] as const;
+  const n = Math.ceil((limitBytes * 2.5) / blocksByteLength(type, k));
+  const words = encodedBlocks(calls, type, n * k);
+  const a = calls.floats(m * k, 'f32');
+  const bias = calls.floats(n, 'bf16', { offset: 1 });
+  calls.run('blockDots', { type, m, n, k, words, a, bias, out: calls.output(m * n, 'bf16') });
 }
 
 /** Returns shapes larger than a view, with rows of an even and of an odd length. */

@@ -1,13 +1,17 @@
-// Decodes rows of a matrix in ggml's blocks (packages/dtypes/src/blocks says where each bit lies).
+// Decodes rows of a matrix in ggml's blocks (packages/dtypes/src/blocks says where each bit lies),
+// and multiplies with them.
 // An invocation finds its number's block and decodes that number alone. The product of a scale and
 // a number is exact, so a driver may round scale * number - minimum in one step or in two.
 
+import type { DType } from '@shardweave/dtypes';
 import { BLOCK_SIZES, type BlockType, blocksByteLength } from '@shardweave/dtypes/blocks';
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
 import { F16_UNPACK_EXACT, INTEGER_DIVIDE } from '../../kernel/wgsl.js';
-import type { KernelContext } from '../../queue/context.js';
+import { type KernelContext, sliceView } from '../../queue/context.js';
 import { eachRowBlock } from '../../queue/row-blocks.js';
+import { through32 } from '../elementwise/cast.js';
 import { map } from '../elementwise/elementwise.js';
+import { optional, present, runRows } from './rows.js';
 
 /** WGSL of number `i` of the block whose first byte is `at`. */
 const NUMBER: Readonly<Record<BlockType, string>> = {
@@ -49,6 +53,15 @@ fn minimum(at: u32, part: u32) -> f32 {
   return f32((byte(at + 8u + part) >> 4u) | ((byte(at + 4u + part) >> 6u) << 4u));
 }`;
 
+/** WGSL of `number(at, i)`, over words that `load_words` reads. */
+function numberOf(type: BlockType): string {
+  return `${F16_UNPACK_EXACT}
+${READS}
+fn number(at: u32, i: u32) -> f32 {
+  ${NUMBER[type]}
+}`;
+}
+
 export function decodeBlocks(ctx: KernelContext, call: KernelCalls['decodeBlocks']): void {
   const { type, rows, width, firstRow, count, firstColumn, columns } = call;
   const { elements, bytes } = BLOCK_SIZES[type];
@@ -75,10 +88,7 @@ export function decodeBlocks(ctx: KernelContext, call: KernelCalls['decodeBlocks
           first_row: (ids === undefined ? firstRow + firstPlace - start : -start) >>> 0,
         },
         isWhole: true,
-        helpers: `${INTEGER_DIVIDE}\n${F16_UNPACK_EXACT}\n${READS}
-fn number(at: u32, i: u32) -> f32 {
-  ${NUMBER[type]}
-}`,
+        helpers: `${INTEGER_DIVIDE}\n${numberOf(type)}`,
         value: `let place = divide(i, P.columns);
   let column = i - place * P.columns;
   let row = ${ids === undefined ? 'place' : 'bitcast<u32>(load_ids(place))'} + P.first_row;
@@ -88,4 +98,53 @@ fn number(at: u32, i: u32) -> f32 {
       });
     });
   });
+}
+
+/** A workgroup multiplies one row of b with one row of a: lanes read neighbouring numbers. */
+export function blockDots(ctx: KernelContext, call: KernelCalls['blockDots']): void {
+  const { type, a, bias, m, n, k } = call;
+  const { elements, bytes } = BLOCK_SIZES[type];
+  const pairWords = blocksByteLength(type, 2 * k) / 4;
+  const pairs = { strides: [pairWords], rows: Math.ceil(n / 2), op: 'blockDots' };
+  through32(ctx, call.out, (out) => {
+    eachRowBlock(ctx, [call.words], pairs, ([words], firstPair, numPairs) => {
+      const first = 2 * firstPair;
+      const rows = Math.min(n, 2 * (firstPair + numPairs)) - first;
+      for (let i = 0; i < m; i++) {
+        runRows(ctx, {
+          key: `blockDots ${type} ${a.dtype} ${bias?.dtype ?? 'plain'}`,
+          rows,
+          cols: k,
+          perRow: ['bias', 'out'],
+          shared: ['words', 'a'],
+          bindings: [
+            { name: 'words', type: 'u32', access: 'read' },
+            { name: 'a', type: a.dtype, access: 'read' },
+            ...optional('bias', bias),
+            { name: 'out', type: 'f32', access: 'read_write' },
+          ],
+          params: { row_blocks: 'u32' },
+          helpers: numberOf(type),
+          body: `  var sum = 0.0;
+  for (var c = me; c < P.cols; c += LANES) {
+    let at = ((row + P.first_row) * P.row_blocks + c / ${elements}u) * ${bytes}u;
+    sum = fma(load_a(c), ${roundedTo(a.dtype, `number(at, c % ${elements}u)`)}, sum);
+  }
+  sum = reduce_add(sum, me);
+  if (me == 0u) { store_out(row, sum${bias === undefined ? '' : ' + load_bias(row)'}); }`,
+          values: { row_blocks: k / elements },
+          views: [
+            words!,
+            sliceView(a, i * k, k),
+            ...present(bias && sliceView(bias, first, rows)),
+            sliceView(out, i * n + first, rows),
+          ],
+        });
+      }
+    });
+  });
+}
+
+function roundedTo(dtype: DType, value: string): string {
+  return dtype === 'f32' ? value : `${dtype}_unpack(${dtype}_bits(${value}), 0u)`;
 }
