@@ -368,6 +368,14 @@ describe('weights', () => {
     expect((await loaded(files, UNTIED)).get('lm_head.weight')).toEqual([...other.data]);
   });
 
+  it("may have the names of the model without its head, as an embedder's files have", async () => {
+    const state = await stateDict(new Decoder(makeDevice(), TIED, { seed: 3 }));
+    const files = new MemoryFiles();
+    const bare = [...state].map(([name, tensor]) => [name.replace('model.', ''), tensor] as const);
+    await files.write('model.safetensors', safetensorsPieces(new Map(bare)));
+    expect(await loaded(files, TIED)).toEqual(bytes(state));
+  });
+
   it('weights that are missing, or differ from their index, are refused by the name of the file', async () => {
     const model = new Decoder(makeDevice(), TIED, { seed: 3 });
     const shards = await written(model, { maxFileBytes: 1000 });
