@@ -12,6 +12,7 @@ export {
   EncoderBlock,
   type EncoderBlockPlaces,
   EncoderEmbeddings,
+  EncoderIntermediate,
   EncoderOutput,
   type EncoderPlaces,
   EncoderPooler,

@@ -83,29 +83,23 @@ export class EncoderEmbeddings extends Module<[ids: Tensor, places?: EncoderPlac
  */
 export class EncoderBlock extends Module<[x: Tensor, places?: EncoderBlockPlaces], Tensor> {
   readonly attention: EncoderAttention;
-  /** Its weight is [intermediate_size, hidden_size]. */
-  readonly intermediate: Linear;
+  readonly intermediate: EncoderIntermediate;
   readonly output: EncoderOutput;
-  readonly #activation: Activation;
 
   constructor(device: Device, config: EncoderConfig, { init }: ModelPartOptions) {
     super(device);
-    const { hidden_size: width, intermediate_size: inner, initializer_range: std } = config;
     const part = (name: string) => ({ init: init.at(name) });
     const attention = new EncoderAttention(device, config, part('attention'));
     this.attention = this.child('attention', attention);
-    const sizes = { inFeatures: width, outFeatures: inner, std };
-    const first = new Linear(device, { ...sizes, ...part('intermediate.dense') });
-    this.intermediate = this.child('intermediate.dense', first);
-    const output = new EncoderOutput(device, config, { inFeatures: inner, ...part('output') });
-    this.output = this.child('output', output);
-    this.#activation = config.hidden_act === 'gelu' ? 'gelu' : 'geluTanh';
+    const intermediate = new EncoderIntermediate(device, config, part('intermediate'));
+    this.intermediate = this.child('intermediate', intermediate);
+    const options = { inFeatures: config.intermediate_size, ...part('output') };
+    this.output = this.child('output', new EncoderOutput(device, config, options));
   }
 
   async forward(x: Tensor, places?: EncoderBlockPlaces): Promise<Tensor> {
     const mixed = await this.attention.call(x, places);
-    const hidden = await this.intermediate.call(mixed, { activation: this.#activation });
-    return this.output.call(hidden, mixed);
+    return this.output.call(await this.intermediate.call(mixed), mixed);
   }
 }
 
@@ -149,6 +143,25 @@ export class EncoderAttention extends Module<[x: Tensor, places?: EncoderBlockPl
       { dropout: this.isTraining ? dropout : 0, ...(segments && { segments }) },
     ); // [batch, seq, hidden_size]
     return this.output.call(attended, x);
+  }
+}
+
+/** The first map of the feed-forward layer: x [..., hidden_size] to [..., intermediate_size]. */
+export class EncoderIntermediate extends Module<[x: Tensor], Tensor> {
+  /** Its weight is [intermediate_size, hidden_size]. */
+  readonly dense: Linear;
+  readonly activation: Activation;
+
+  constructor(device: Device, config: EncoderConfig, { init }: ModelPartOptions) {
+    super(device);
+    const { hidden_size: inFeatures, intermediate_size: outFeatures } = config;
+    const options = { inFeatures, outFeatures, std: config.initializer_range };
+    this.dense = this.child('dense', new Linear(device, { ...options, init: init.at('dense') }));
+    this.activation = config.hidden_act === 'gelu' ? 'gelu' : 'geluTanh';
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    return this.dense.call(x, { activation: this.activation });
   }
 }
 
