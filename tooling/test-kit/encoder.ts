@@ -9,7 +9,7 @@ const CONFIG: Partial<EncoderConfig> = {
   vocab_size: 37,
   hidden_size: 12,
   intermediate_size: 20,
-  num_hidden_layers: 3,
+  num_hidden_layers: 2,
   num_attention_heads: 2,
   max_position_embeddings: 8,
   initializer_range: 0.3,

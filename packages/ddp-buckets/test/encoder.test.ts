@@ -10,7 +10,7 @@ import { SMALL_BUCKETS, wrap } from './support/ranks.js';
 const program = training({
   build: (device, wrapIn) => wrapIn(tinyEncoder(device)),
   run: stepEncoder,
-  steps: 4,
+  steps: 2,
   optimizer: (model) => new Sgd(model.parameters(), { lr: 0.1, momentum: 0.9 }),
 });
 

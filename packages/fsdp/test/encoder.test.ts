@@ -23,7 +23,7 @@ const program = training<Partial<FsdpOptions>>({
     return wrap(encoder);
   },
   run: stepEncoder,
-  steps: 4,
+  steps: 2,
   optimizer: (model) => new Sgd(model.parameters(), { lr: 0.1, momentum: 0.9 }),
 });
 

@@ -24,7 +24,7 @@ import { createHostStore } from '@shardweave/shard-store';
 import { Device, mean, mul, ShapeError, square, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
-import { expectClose, makeDevice, read, values } from './support/support.js';
+import { expectClose, read, values } from './support/support.js';
 
 const VOCAB = 23;
 const WIDTH = 12;
@@ -110,7 +110,7 @@ describe('texts that are packed in a row', () => {
   });
 
   it('are hidden from padding that has a number of its own', async () => {
-    const device = makeDevice();
+    const device = new Device(backend);
     const model = new Encoder(device, CONFIG, { seed: 1 });
     const short = await read(await model.call(ints(device, [text(5, 1)])));
     const padded = await model.call(ints(device, [[...text(5, 1), 0, 0, 0]]), {
@@ -122,7 +122,7 @@ describe('texts that are packed in a row', () => {
 
 describe('an encoder', () => {
   it('gives a token a row that depends on the tokens before and after it, and on their places', async () => {
-    const device = makeDevice();
+    const device = new Device(backend);
     const model = new Encoder(device, CONFIG, { seed: 1 });
     const rows = async (ids: readonly number[], options?: EncoderOptions) =>
       read(await model.call(ints(device, [ids]), options));
@@ -140,7 +140,7 @@ describe('an encoder', () => {
   });
 
   it("gives its rows or its pooler's of the first tokens, and has no gradient of what it did not use", async () => {
-    const device = makeDevice();
+    const device = new Device(backend);
     const model = new Encoder(device, { ...CONFIG, add_pooling_layer: true }, { seed: 1 });
     const bare = new Encoder(device, CONFIG, { seed: 1 });
     const ids = () => ints(device, [text(4, 1), text(4, 2)]);
@@ -160,7 +160,7 @@ describe('an encoder', () => {
 
   it('has the same values and gradients where its blocks are checkpoints', async () => {
     const gradients = async (isCheckpointed: boolean) => {
-      const device = makeDevice();
+      const device = new Device(backend);
       const model = new Encoder(device, { ...CONFIG, hidden_dropout_prob: 0.2 }, { seed: 1 });
       if (isCheckpointed) {
         for (const [name, layer] of model.children()) {
@@ -177,7 +177,7 @@ describe('an encoder', () => {
   });
 
   it('drops elements while it trains, and none in evaluation', async () => {
-    const device = makeDevice();
+    const device = new Device(backend);
     const input = () => ints(device, [text(8, 1)]);
     const wanted = await read(await new Encoder(device, CONFIG, { seed: 1 }).call(input()));
     for (const field of ['hidden_dropout_prob', 'attention_probs_dropout_prob']) {
@@ -189,9 +189,9 @@ describe('an encoder', () => {
 
   it('begins with normal values of its deviation, norms with ones and zeros, biases with zeros', async () => {
     const wide = { ...CONFIG, hidden_size: 48, initializer_range: 0.05 };
-    const model = new Encoder(makeDevice(), { ...wide, type_vocab_size: 40 }, { seed: 4 });
+    const model = new Encoder(new Device(backend), { ...wide, type_vocab_size: 40 }, { seed: 4 });
     const other = new Encoder(
-      makeDevice({ seed: 8 }),
+      new Device(backend, { seed: 8 }),
       { ...wide, type_vocab_size: 40 },
       { seed: 4 },
     );
@@ -208,7 +208,7 @@ describe('an encoder', () => {
   });
 
   it('goes on from a save as if it had not stopped', async () => {
-    const device = makeDevice();
+    const device = new Device(backend);
     const begin = (seed: number) => {
       const model = new Encoder(device, CONFIG, { seed });
       const optimizer = new AdamW(model.parameters(), { lr: 0.01 });
@@ -230,7 +230,7 @@ describe('an encoder', () => {
   });
 
   it('holds no memory but its parameters after a step and none after dispose', async () => {
-    const device = makeDevice();
+    const device = new Device(backend);
     const model = new Encoder(device, { ...CONFIG, hidden_dropout_prob: 0.1 });
     const { total } = device.memory().live;
     for (const _ of [1, 2]) {
@@ -243,7 +243,7 @@ describe('an encoder', () => {
   });
 
   it('refuses rows beyond its positions unless theirs are given, and ids that are not [batch, seq]', async () => {
-    const device = makeDevice();
+    const device = new Device(backend);
     const model = new Encoder(device, CONFIG);
     const long = ints(device, [text(9, 1)]);
     await expect(model.call(long)).rejects.toThrow(ShapeError);
@@ -254,7 +254,7 @@ describe('an encoder', () => {
   });
 
   it('refuses options that it does not know, a tensor in their place, and to pool without a pooler', async () => {
-    const device = makeDevice();
+    const device = new Device(backend);
     const model = new Encoder(device, CONFIG);
     const ids = ints(device, [text(4, 1)]);
     const call = (options: unknown) => model.call(ids, options as EncoderOptions);
@@ -265,7 +265,7 @@ describe('an encoder', () => {
 
   it('refuses a configuration that cannot work, naming the field', () => {
     const make = (change: object) => () =>
-      new Encoder(makeDevice(), { ...CONFIG, ...change } as Partial<EncoderConfig>);
+      new Encoder(new Device(backend), { ...CONFIG, ...change } as Partial<EncoderConfig>);
     expect(make({ num_attention_heads: 4 })).toThrow(NnConfigError);
     expect(make({ num_attention_heads: 4 })).toThrow('num_attention_heads');
     expect(make({ model_type: 'roberta' })).toThrow('model_type');
@@ -278,7 +278,7 @@ describe('an encoder', () => {
 
 describe('adapters of an encoder', () => {
   it('stand beside all its linear layers, and have the names of PEFT', async () => {
-    const model = new Encoder(makeDevice(), CONFIG, { seed: 1 });
+    const model = new Encoder(new Device(backend), CONFIG, { seed: 1 });
     const config = applyLora(model, { rank: 2 });
     const parts = ['attention.self.query', 'attention.self.key', 'attention.self.value'];
     const dense = ['attention.output.dense', 'intermediate.dense', 'output.dense'];
@@ -309,7 +309,7 @@ it.each(PUBLISHED)('%s has its published number of parameters', (_, sizes, publi
   const [vocab_size, hidden_size, intermediate_size, num_hidden_layers, heads] = sizes;
   const config = { vocab_size, hidden_size, intermediate_size, num_hidden_layers };
   const options = { ...config, num_attention_heads: heads, add_pooling_layer: true };
-  const model = new Encoder(makeDevice(), options, { deferInit: true });
+  const model = new Encoder(new Device(backend), options, { deferInit: true });
   expect(encoderParameterCount(model.config)).toBe(published);
   expect(model.parameters().reduce((total, { size }) => total + size, 0)).toBe(published);
   expect(model.device.memory().live.total).toBe(0);

@@ -20,7 +20,7 @@ async function trained(wrap?: (encoder: ReturnType<typeof tinyEncoder>) => Modul
   const encoder = tinyEncoder(device);
   const model = wrap?.(encoder) ?? encoder;
   const optimizer = new AdamW(model.parameters(), { lr: 0.01 });
-  const losses = await stepped(optimizer, 6, (step) =>
+  const losses = await stepped(optimizer, 4, (step) =>
     stepEncoder(model, { first: 0, count: 4 }, step),
   );
   optimizer.dispose();
