@@ -36,7 +36,7 @@ const MINILM = {
 const REAL: readonly object[] = [
   {
     ...MINILM,
-    ...{ _name_or_path: '/root/.cache/bge-small-en/', classifier_dropout: null },
+    ...{ _name_or_path: 'bge-small-en/', classifier_dropout: null },
     ...{ id2label: { 0: 'LABEL_0' }, label2id: { LABEL_0: 0 }, num_hidden_layers: 12 },
     ...{ torch_dtype: 'float32', transformers_version: '4.30.0' },
   },
@@ -61,7 +61,7 @@ const CONFIG = resolveEncoderConfig({
 });
 
 describe('config.json', () => {
-  it('that of MiniLM is read, and written so that it reads back', () => {
+  it('the config of MiniLM is read, and written so that it reads back', () => {
     const config = parse(MINILM);
     expect(config).toEqual({
       ...{ model_type: 'bert', vocab_size: 30522, hidden_size: 384, num_hidden_layers: 6 },
@@ -79,7 +79,7 @@ describe('config.json', () => {
     expect(parseEncoderConfig(encoderConfigText(pooled))).toEqual(pooled);
   });
 
-  it('those of other published models are read', () => {
+  it('configs of other published models are read', () => {
     expect(REAL.map((fields) => parse(fields).num_hidden_layers)).toEqual([12, 12, 12]);
   });
 
@@ -92,7 +92,7 @@ describe('config.json', () => {
     [{ model_type: undefined }, 'model_type'],
     [{ architectures: ['BertLMHeadModel'] }, 'architectures'],
     [{ embedding_size: 128 }, 'embedding_size'],
-  ])('one that asks for %j is refused by the name of the field', (change, name) => {
+  ])('a config that asks for %j is refused by the name of the field', (change, name) => {
     expect(() => parse({ ...MINILM, ...change })).toThrow(name);
   });
 
@@ -161,7 +161,7 @@ describe('weights', () => {
     ]);
   });
 
-  it('with the prefix, heads and older names of others load without the heads', async () => {
+  it('weights with a prefix, heads and older names of others load without the heads', async () => {
     const config = { ...CONFIG, add_pooling_layer: true };
     const state = await stateOf(config);
     const named = [...state].map(([name, tensor]) => {
@@ -177,7 +177,7 @@ describe('weights', () => {
     expect(await loaded(files)).toEqual({ config, bytes: bytesOf(state) });
   });
 
-  it('of which two stand for one, or without a config.json, are refused', async () => {
+  it('weights of which two stand for one, or without a config.json, are refused', async () => {
     const state = await stateOf(CONFIG);
     const name = 'embeddings.LayerNorm.bias';
     const twice = await foreign(new Map([...state, [`bert.${name}`, state.get(name)!]]));

@@ -155,8 +155,9 @@ export class EncoderIntermediate extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, config: EncoderConfig, { init }: ModelPartOptions) {
     super(device);
     const { hidden_size: inFeatures, intermediate_size: outFeatures } = config;
-    const options = { inFeatures, outFeatures, std: config.initializer_range };
-    this.dense = this.child('dense', new Linear(device, { ...options, init: init.at('dense') }));
+    const { initializer_range: std } = config;
+    const options = { inFeatures, outFeatures, std, init: init.at('dense') };
+    this.dense = this.child('dense', new Linear(device, options));
     this.activation = config.hidden_act === 'gelu' ? 'gelu' : 'geluTanh';
   }
 
