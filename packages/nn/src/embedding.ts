@@ -1,4 +1,5 @@
-// Embedders: transformers whose rows become one row a document, and the losses that train them.
+// Text encoders, and embedders: transformers whose rows become one row a document, with the losses
+// that train them. The front entry has the decoders.
 
 export {
   type CachedInfoNceOptions,
@@ -35,3 +36,28 @@ export {
   type Similarity,
   sentenceTransformersFiles,
 } from './embedding/sentence-transformers.js';
+export { Encoder } from './models/encoder.js';
+export {
+  ENCODER_DEFAULTS,
+  type EncoderConfig,
+  encoderParameterCount,
+  resolveEncoderConfig,
+} from './models/encoder-config.js';
+export {
+  EncoderAttention,
+  EncoderBlock,
+  type EncoderBlockPlaces,
+  EncoderEmbeddings,
+  EncoderIntermediate,
+  EncoderOutput,
+  type EncoderPlaces,
+  EncoderPooler,
+} from './models/encoder-layers.js';
+export type { EncoderArgs, EncoderOptions } from './models/encoder-options.js';
+export { encoderConfigText, parseEncoderConfig } from './models/hf/encoder-config-file.js';
+export { encoderFiles, type OpenEncoder, openEncoder } from './models/hf/encoder-files.js';
+export {
+  TokenModel,
+  type TokenModelOptions,
+  type TokenModelParts,
+} from './models/token-model.js';

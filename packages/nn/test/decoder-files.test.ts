@@ -2,13 +2,11 @@
 // file and in several.
 
 import {
-  type ByteSource,
   Decoder,
   type DecoderConfig,
   FormatError,
   type HostTensor,
   loadStateDict,
-  type ModelFiles,
   modelConfigText,
   modelFiles,
   openModelState,
@@ -18,6 +16,7 @@ import {
   stateDict,
 } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
+import { filesWith, MemoryFile, MemoryFiles } from './support/memory-files.js';
 import { makeDevice } from './support/support.js';
 
 /** The config.json of SmolLM2-135M, as the Hub has it. */
@@ -208,54 +207,8 @@ describe('config.json', () => {
   });
 });
 
-class MemoryFile implements ByteSource {
-  readonly bytes: Uint8Array;
-  bytesRead = 0;
-
-  constructor(bytes: Uint8Array) {
-    this.bytes = bytes;
-  }
-
-  get byteLength(): number {
-    return this.bytes.byteLength;
-  }
-
-  async read(into: Uint8Array, { offset }: { readonly offset: number }): Promise<void> {
-    this.bytesRead += into.byteLength;
-    into.set(this.bytes.subarray(offset, offset + into.byteLength));
-  }
-}
-
-class MemoryFiles extends Map<string, MemoryFile> implements ModelFiles {
-  async open(name: string): Promise<MemoryFile | undefined> {
-    return this.get(name);
-  }
-
-  async write(name: string, pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>) {
-    const all: Uint8Array[] = [];
-    for await (const piece of pieces) {
-      all.push(piece);
-    }
-    this.set(name, new MemoryFile(new Uint8Array(Buffer.concat(all))));
-  }
-
-  text(name: string): string {
-    return new TextDecoder().decode(this.get(name)!.bytes);
-  }
-}
-
-async function written(
-  model: Decoder,
-  options: Parameters<typeof modelFiles>[2] = {},
-): Promise<MemoryFiles> {
-  const files = new MemoryFiles();
-  const all = modelFiles(model.config, await stateDict(model), options);
-  for (const { name, byteLength, pieces } of all) {
-    await files.write(name, pieces());
-    expect([name, files.get(name)!.bytes.byteLength]).toEqual([name, byteLength]);
-  }
-  return files;
-}
+const written = async (model: Decoder, options: Parameters<typeof modelFiles>[2] = {}) =>
+  filesWith(modelFiles(model.config, await stateDict(model), options));
 
 const TIED = parse(QWEN3);
 const UNTIED = { ...TIED, tie_word_embeddings: false };

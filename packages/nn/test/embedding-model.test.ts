@@ -5,6 +5,7 @@ import { Decoder, Gpt2, type LanguageModel } from '@shardweave/nn';
 import {
   type EmbeddingBodyOptions,
   EmbeddingModel,
+  Encoder,
   embedDocuments,
 } from '@shardweave/nn/embedding';
 import { type Device, linear, mul, sum, type Tensor } from '@shardweave/tensor-core';
@@ -28,6 +29,24 @@ const decoder = (device: Device) =>
       num_key_value_heads: 1,
       max_position_embeddings: 8,
       initializer_range: 0.5,
+    },
+    { seed: 3 },
+  );
+
+const encoder = (device: Device) =>
+  new Encoder(
+    device,
+    {
+      vocab_size: 12,
+      hidden_size: 8,
+      intermediate_size: 12,
+      num_hidden_layers: 2,
+      num_attention_heads: 2,
+      max_position_embeddings: 8,
+      initializer_range: 0.5,
+      hidden_dropout_prob: 0,
+      attention_probs_dropout_prob: 0,
+      add_pooling_layer: false,
     },
     { seed: 3 },
   );
@@ -129,17 +148,27 @@ describe('EmbeddingModel', () => {
     device.dispose();
   });
 
-  it('gives packed and padded documents the embeddings that they have alone', async () => {
-    const device = makeDevice();
-    const model = new EmbeddingModel(decoder(device), { pooling: 'last' });
-    const alone = [];
-    for (const document of DOCUMENTS) {
-      alone.push(...(await read(await embedDocuments(model, [document]))));
-    }
-    expectClose(await read(await embedDocuments(model, DOCUMENTS)), alone, 1e-6);
-    expectClose(await read(await embedDocuments(model, DOCUMENTS, { rowLength: 6 })), alone, 1e-6);
-    device.dispose();
-  });
+  it.each([
+    ['Decoder', decoder, 'last'],
+    ['Encoder', encoder, 'mean'],
+  ] as const)(
+    'gives packed and padded documents what a %s gives them alone',
+    async (_, make, pooling) => {
+      const device = makeDevice();
+      const model = new EmbeddingModel(make(device), { pooling });
+      const alone = [];
+      for (const document of DOCUMENTS) {
+        alone.push(...(await read(await embedDocuments(model, [document]))));
+      }
+      expectClose(await read(await embedDocuments(model, DOCUMENTS)), alone, 1e-6);
+      expectClose(
+        await read(await embedDocuments(model, DOCUMENTS, { rowLength: 6 })),
+        alone,
+        1e-6,
+      );
+      device.dispose();
+    },
+  );
 
   it("keeps its body's names, and trains all of its parameters but a head of its own", async () => {
     const device = makeDevice();
