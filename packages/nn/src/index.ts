@@ -116,19 +116,9 @@ export { DecoderBlock, DecoderEmbeddings } from './models/decoder-layers.js';
 export { DecoderMlp } from './models/decoder-mlp.js';
 export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Mlp } from './models/gpt2.js';
 export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './models/gpt2-config.js';
-export {
-  modelConfigText,
-  parseModelConfig,
-  type WeightsDType,
-} from './models/hf/config-file.js';
-export {
-  isWeightsFile,
-  type ModelFile,
-  type ModelFileOptions,
-  type ModelFiles,
-  modelFiles,
-  openModelState,
-} from './models/hf/model-files.js';
+export { modelConfigText, parseModelConfig } from './models/hf/config-file.js';
+export type { WeightsDType } from './models/hf/config-text.js';
+export { modelFiles, openModelState } from './models/hf/model-files.js';
 export {
   type ByteSource,
   openSafetensors,
@@ -139,6 +129,12 @@ export {
   type WriteSafetensorsOptions,
   writeSafetensors,
 } from './models/hf/safetensors.js';
+export {
+  isWeightsFile,
+  type ModelFile,
+  type ModelFileOptions,
+  type ModelFiles,
+} from './models/hf/weight-files.js';
 export {
   LanguageHead,
   type LanguageHeadOptions,

@@ -2,13 +2,11 @@
 // file and in several.
 
 import {
-  type ByteSource,
   Decoder,
   type DecoderConfig,
   FormatError,
   type HostTensor,
   loadStateDict,
-  type ModelFiles,
   modelConfigText,
   modelFiles,
   openModelState,
@@ -18,6 +16,7 @@ import {
   stateDict,
 } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
+import { filesWith, MemoryFile, MemoryFiles } from './support/memory-files.js';
 import { makeDevice } from './support/support.js';
 
 /** The config.json of SmolLM2-135M, as the Hub has it. */
@@ -208,54 +207,8 @@ describe('config.json', () => {
   });
 });
 
-class MemoryFile implements ByteSource {
-  readonly bytes: Uint8Array;
-  bytesRead = 0;
-
-  constructor(bytes: Uint8Array) {
-    this.bytes = bytes;
-  }
-
-  get byteLength(): number {
-    return this.bytes.byteLength;
-  }
-
-  async read(into: Uint8Array, { offset }: { readonly offset: number }): Promise<void> {
-    this.bytesRead += into.byteLength;
-    into.set(this.bytes.subarray(offset, offset + into.byteLength));
-  }
-}
-
-class MemoryFiles extends Map<string, MemoryFile> implements ModelFiles {
-  async open(name: string): Promise<MemoryFile | undefined> {
-    return this.get(name);
-  }
-
-  async write(name: string, pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>) {
-    const all: Uint8Array[] = [];
-    for await (const piece of pieces) {
-      all.push(piece);
-    }
-    this.set(name, new MemoryFile(new Uint8Array(Buffer.concat(all))));
-  }
-
-  text(name: string): string {
-    return new TextDecoder().decode(this.get(name)!.bytes);
-  }
-}
-
-async function written(
-  model: Decoder,
-  options: Parameters<typeof modelFiles>[2] = {},
-): Promise<MemoryFiles> {
-  const files = new MemoryFiles();
-  const all = modelFiles(model.config, await stateDict(model), options);
-  for (const { name, byteLength, pieces } of all) {
-    await files.write(name, pieces());
-    expect([name, files.get(name)!.bytes.byteLength]).toEqual([name, byteLength]);
-  }
-  return files;
-}
+const written = async (model: Decoder, options: Parameters<typeof modelFiles>[2] = {}) =>
+  filesWith(modelFiles(model.config, await stateDict(model), options));
 
 const TIED = parse(QWEN3);
 const UNTIED = { ...TIED, tie_word_embeddings: false };
@@ -366,6 +319,14 @@ describe('weights', () => {
     await expect(openModelState(files, TIED)).rejects.toThrow(FormatError);
     await expect(openModelState(files, TIED)).rejects.toThrow('lm_head.weight');
     expect((await loaded(files, UNTIED)).get('lm_head.weight')).toEqual([...other.data]);
+  });
+
+  it("may have the names of the model without its head, as an embedder's files have", async () => {
+    const state = await stateDict(new Decoder(makeDevice(), TIED, { seed: 3 }));
+    const files = new MemoryFiles();
+    const bare = [...state].map(([name, tensor]) => [name.replace('model.', ''), tensor] as const);
+    await files.write('model.safetensors', safetensorsPieces(new Map(bare)));
+    expect(await loaded(files, TIED)).toEqual(bytes(state));
   });
 
   it('weights that are missing, or differ from their index, are refused by the name of the file', async () => {

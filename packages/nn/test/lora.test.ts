@@ -20,8 +20,9 @@ import {
   StateDictError,
   stateDict,
 } from '@shardweave/nn';
+import { Encoder } from '@shardweave/nn/embedding';
 import { materialize } from '@shardweave/nn/flat';
-import { type Device, mean, type Tensor } from '@shardweave/tensor-core';
+import { type Device, mean, square, sub, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { expectClose, expectGradients, makeDevice, read, values } from './support/support.js';
 
@@ -49,9 +50,16 @@ const GPT2 = {
   initializer_range: 0.3,
 };
 
+const ENCODER = {
+  ...{ vocab_size: 11, hidden_size: 12, intermediate_size: 20, num_hidden_layers: 2 },
+  ...{ num_attention_heads: 3, max_position_embeddings: 6, initializer_range: 0.3 },
+  ...{ hidden_dropout_prob: 0, attention_probs_dropout_prob: 0 },
+};
+
 const MODELS: Record<string, (device: Device, deferInit?: boolean) => Module> = {
   llama: (device, deferInit = false) => new Decoder(device, LLAMA, { seed: 2, deferInit }),
   gpt2: (device, deferInit = false) => new Gpt2(device, GPT2, { seed: 2, deferInit }),
+  encoder: (device, deferInit = false) => new Encoder(device, ENCODER, { seed: 2, deferInit }),
 };
 
 const ids = (device: Device, shift = 0): Tensor =>
@@ -60,8 +68,22 @@ const ids = (device: Device, shift = 0): Tensor =>
     [2, 4],
   );
 
-const lossOf = async (model: Module): Promise<Tensor> =>
-  mean(await model.call(ids(model.device), { targets: ids(model.device, 3) }));
+/** The mean loss of targets, or of an encoder's rows how far they are from fixed values. */
+const lossOf = async (model: Module): Promise<Tensor> => {
+  const { device } = model;
+  if (!(model instanceof Encoder)) {
+    return mean(await model.call(ids(device), { targets: ids(device, 3) }));
+  }
+  const rows = await model.call(ids(device));
+  return mean(square(sub(rows, device.tensor(values(rows.size, 5), rows.shape))));
+};
+
+/** How many linear layers a block has, and the layer whose adapters' gradients are compared. */
+const BLOCKS: Record<string, readonly [numLinears: number, target: string]> = {
+  llama: [7, 'v_proj'],
+  gpt2: [4, 'c_attn'],
+  encoder: [6, 'value'],
+};
 
 /** Moves adapters away from their initial values, under which they change nothing. */
 function spread(model: Module): void {
@@ -71,8 +93,9 @@ function spread(model: Module): void {
   }
 }
 
-describe.each(['llama', 'gpt2'])('adapters of %s', (family) => {
+describe.each(Object.keys(MODELS))('adapters of %s', (family) => {
   const make = MODELS[family]!;
+  const [numLinears, target] = BLOCKS[family]!;
 
   it('begin with what the base computes, and are all that is trained', async () => {
     const device = makeDevice();
@@ -88,13 +111,13 @@ describe.each(['llama', 'gpt2'])('adapters of %s', (family) => {
       layers.flatMap((path) => [`${path}.lora_A.weight`, `${path}.lora_B.weight`]),
     );
     expect(trained.every(([name, tensor]) => tensor.name === name)).toBe(true);
-    expect(layers).toHaveLength(family === 'llama' ? 2 * 7 : 2 * 4);
+    expect(layers).toHaveLength(2 * numLinears);
   });
 
   it('have the gradients of central differences, and leave the base none', async () => {
     const device = makeDevice();
     const model = make(device);
-    applyLora(model, { rank: 2, alpha: 3, targets: family === 'llama' ? ['v_proj'] : ['c_attn'] });
+    applyLora(model, { rank: 2, alpha: 3, targets: [target] });
     spread(model);
     const trained = model.parameters().filter(({ requiresGrad }) => requiresGrad);
     await expectGradients(trained, () => lossOf(model));

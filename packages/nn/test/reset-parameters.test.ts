@@ -10,6 +10,7 @@ import {
   Sgd,
   stateDict,
 } from '@shardweave/nn';
+import { Encoder } from '@shardweave/nn/embedding';
 import { type Device, mean, square } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
 import { makeDevice, read, values } from './support/support.js';
@@ -23,9 +24,15 @@ const DECODER: DecoderOptions = {
   attention_bias: true,
 };
 
+const ENCODER = {
+  ...{ vocab_size: 11, hidden_size: 8, intermediate_size: 12, num_hidden_layers: 2 },
+  ...{ num_attention_heads: 2, max_position_embeddings: 4, add_pooling_layer: true },
+};
+
 it.each([
   ['Gpt2', (device: Device) => new Gpt2(device, CONFIG, { seed: 4 })],
   ['Decoder', (device: Device) => new Decoder(device, DECODER, { seed: 4 })],
+  ['Encoder', (device: Device) => new Encoder(device, ENCODER, { seed: 4 })],
 ])(
   '%s: the seed that made a model makes its values again, bit for bit, in the same tensors',
   async (_, make) => {

@@ -1,7 +1,7 @@
 // Adapters in the files of Hugging Face PEFT: adapter_config.json, and adapter_model.safetensors,
 // whose tensors have PEFT's prefix before the Hub's names. The caller reads and writes the files.
 
-import { checkOptions, FLAG, optional, TEXT } from '../check-options.js';
+import { checkOptions, FLAG, oneOf, optional, TEXT } from '../check-options.js';
 import { FormatError } from '../errors.js';
 import type { HostTensor, LazyTensor } from '../host-tensor.js';
 import type { LoraConfig } from './apply-lora.js';
@@ -117,17 +117,20 @@ export function peftConfigText(
     readonly revision?: string | undefined;
     /** Whether the layers store their weights [in, out], as GPT-2's do. Default false. */
     readonly fanInFanOut?: boolean;
+    /** 'FEATURE_EXTRACTION' for an encoder, whose rows are the result. Default 'CAUSAL_LM'. */
+    readonly taskType?: 'CAUSAL_LM' | 'FEATURE_EXTRACTION';
   } = {},
 ): string {
   checkOptions('peftConfigText', options, {
     base: optional(TEXT),
     revision: optional(TEXT),
     fanInFanOut: optional(FLAG),
+    taskType: optional(oneOf('CAUSAL_LM', 'FEATURE_EXTRACTION')),
   });
   const targets = [...new Set(config.layers.map((path) => path.split('.').at(-1)!))];
   const fields = {
     peft_type: 'LORA',
-    task_type: 'CAUSAL_LM',
+    task_type: options.taskType ?? 'CAUSAL_LM',
     base_model_name_or_path: options.base ?? null,
     revision: options.revision ?? null,
     r: config.rank,

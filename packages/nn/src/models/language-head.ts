@@ -32,7 +32,8 @@ export interface OwnWeight {
 
 /**
  * The head of a language model: x [batch, seq, width] to logits [batch, seq, words] or, where
- * targets are given, to the loss of each token, f32 [batch, seq].
+ * targets are given, to the loss of each token, f32 [batch, seq]. With onlyHidden it is the last
+ * norm alone.
  */
 export class LanguageHead extends Module<[x: Tensor, options?: HeadOptions], Tensor> {
   readonly norm: Module<[x: Tensor], Tensor>;
@@ -62,8 +63,11 @@ export class LanguageHead extends Module<[x: Tensor, options?: HeadOptions], Ten
 
   async forward(x: Tensor, options: HeadOptions = {}): Promise<Tensor> {
     const { weight } = this;
-    const { targets } = options;
+    const { targets, onlyHidden = false } = options;
     const rows = await this.norm.call(headRows(x, options));
+    if (onlyHidden) {
+      return rows;
+    }
     return targets === undefined
       ? linear(rows, { weight, transposeWeight: true })
       : linearCrossEntropy(rows, targets, { weight, reduction: 'none' });

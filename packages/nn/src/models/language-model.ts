@@ -1,24 +1,16 @@
-// A model that is called with token ids: a Sequential of embeddings, blocks and a head. Families of
-// models differ in these layers and in the paths that the Hub's files use.
+// A language model: a Sequential of embeddings, blocks and a head. Families of models differ in
+// these layers and in the paths that the Hub's files use.
 
 import type { Device, Tensor } from '@shardweave/tensor-core';
-import { checkOptions, FLAG, optional, SEED } from '../check-options.js';
-import { Sequential } from '../layers/sequential.js';
 import type { Module } from '../module.js';
 import { joinPath } from '../parameters/join-path.js';
-import { ParameterInit } from '../parameters/parameter-init.js';
+import type { ParameterInit } from '../parameters/parameter-init.js';
 import type { ModelConfig } from './model-config.js';
+import { TokenModel, type TokenModelOptions } from './token-model.js';
 import { type TokenArgs, tokenArguments } from './token-options.js';
 
 /** Options of a language model: how it gets its initial weights. */
-export interface LanguageModelOptions {
-  /** The seed of the initial weights, equal on all ranks. Default 0. */
-  readonly seed?: number;
-  /**
-   * Whether weights get no memory until they are sharded, materialized or loaded. Default false.
-   */
-  readonly deferInit?: boolean;
-}
+export type LanguageModelOptions = TokenModelOptions;
 
 /** The parts of which a family builds its model. */
 export interface LanguageModelParts<Config extends ModelConfig> {
@@ -38,42 +30,26 @@ export interface LanguageModelParts<Config extends ModelConfig> {
  * given, to the loss of each token, f32 [batch, seq]; see TokenOptions. Where the head is tied, the
  * first and the last layer share a table, so sharding keeps both in one unit.
  */
-export class LanguageModel<Config extends ModelConfig = ModelConfig> extends Sequential<
-  TokenArgs,
-  Tensor
+export class LanguageModel<Config extends ModelConfig = ModelConfig> extends TokenModel<
+  Config,
+  TokenArgs
 > {
-  readonly config: Config;
-  readonly #paths: readonly string[];
+  readonly #numLayers: number;
 
   constructor(device: Device, parts: LanguageModelParts<Config>, options: LanguageModelOptions) {
-    checkOptions<LanguageModelOptions>(parts.config.model_type, options, {
-      seed: optional(SEED),
-      deferInit: optional(FLAG),
-    });
-    const { seed = 0, deferInit: isDeferred = false } = options;
-    const { numBlocks, paths: among } = parts;
+    const { config, numBlocks, paths: among } = parts;
     const blocks = Array.from({ length: numBlocks }, (_, i) => joinPath(among.blocks, String(i)));
     const paths = [among.embeddings, ...blocks, among.head];
-    const root = new ParameterInit(device, { seed, isDeferred });
-    const embeddings = parts.embeddings(root.at(among.embeddings));
-    super(device, [
-      embeddings,
-      ...blocks.map((path) => parts.block(root.at(path))),
-      parts.head(root.at(among.head), embeddings.table),
-    ]);
-    this.config = parts.config;
-    this.#paths = paths;
-    for (const [path, parameter] of this.namedParameters()) {
-      parameter.name = path;
-    }
-  }
-
-  /** Layers have the Hub's names in paths, once the constructor knows them. */
-  override childPrefix(name: string): string {
-    return #paths in this ? this.#paths[Number(name)]! : name;
+    const layers = (inits: readonly ParameterInit[]) => {
+      const embeddings = parts.embeddings(inits[0]!);
+      const made = inits.slice(1, -1).map((init) => parts.block(init));
+      return [embeddings, ...made, parts.head(inits.at(-1)!, embeddings.table)];
+    };
+    super(device, { config, paths, layers }, options);
+    this.#numLayers = paths.length;
   }
 
   override argumentsOf(index: number, previous: unknown, args: TokenArgs): readonly unknown[] {
-    return tokenArguments(index, previous, { args, count: this.#paths.length });
+    return tokenArguments(index, previous, { args, count: this.#numLayers });
   }
 }

@@ -32,6 +32,11 @@ export interface TokenOptions {
    * Whether to compute the logits of each row's last token only, [batch, 1, words]. Default false.
    */
   readonly onlyLast?: boolean | undefined;
+  /**
+   * Whether to return what the head's product would get, the rows after the last norm, [batch, seq,
+   * width], instead of logits. Not beside targets. Default false.
+   */
+  readonly onlyHidden?: boolean | undefined;
 }
 
 const NAMES = [
@@ -40,6 +45,7 @@ const NAMES = [
   'positions',
   'cache',
   'onlyLast',
+  'onlyHidden',
 ] as const satisfies (keyof TokenOptions)[];
 
 /** What embeddings need to know about their tokens. */
@@ -55,7 +61,7 @@ export interface RowPlaces extends Pick<TokenOptions, 'segments' | 'positions'> 
 }
 
 /** What the head is to compute. */
-export type HeadOptions = Pick<TokenOptions, 'targets' | 'onlyLast'>;
+export type HeadOptions = Pick<TokenOptions, 'targets' | 'onlyLast' | 'onlyHidden'>;
 
 /**
  * The arguments of a language model, which is a Sequential of embeddings, blocks and a head. The
@@ -70,17 +76,17 @@ export function tokenArguments(
   call: { readonly args: TokenArgs; readonly count: number },
 ): readonly unknown[] {
   const [ids, options = {}] = call.args;
-  const { targets, segments, positions, cache, onlyLast } = options;
+  const { targets, segments, positions, cache, onlyLast, onlyHidden } = options;
   if (index === 0) {
     checkTokenOptions(options);
     return [ids, { positions, offset: cache?.length }];
   }
   return index === call.count - 1
-    ? [previous, { targets, onlyLast }]
+    ? [previous, { targets, onlyLast, onlyHidden }]
     : [previous, { segments, positions, cache: cache?.layer(index - 1) }];
 }
 
-/** @throws {NnConfigError} for targets in place of options, and for unknown names */
+/** @throws {NnConfigError} for targets in place of options or beside onlyHidden, unknown names */
 function checkTokenOptions(options: unknown): void {
   if (isTensor(options)) {
     throw new NnConfigError(
@@ -88,6 +94,12 @@ function checkTokenOptions(options: unknown): void {
     );
   }
   checkNames('model.call', options, NAMES);
+  const { targets, onlyHidden } = options as TokenOptions;
+  if (targets !== undefined && onlyHidden === true) {
+    throw new NnConfigError(
+      'model.call: expected targets or onlyHidden, got both. Hidden rows have no loss.',
+    );
+  }
 }
 
 /** The rows of x [batch, seq, width] that the head works on: all, or the last of each sequence. */

@@ -13,6 +13,8 @@ const HEAD = 'lm_head.weight';
  */
 const COMPARED_ELEMENTS = 2 ** 22;
 const GPT2_PREFIX = 'transformer.';
+/** Files of embedders lack it: they have the decoder without its head. */
+const DECODER_PREFIX = 'model.';
 /** Causal masks, which older files of GPT-2 contain. */
 const GPT2_MASKS = /^transformer\.h\.\d+\.attn\.(bias|masked_bias)$/;
 /** Rotary frequencies, which older files of Llama contain. */
@@ -30,11 +32,12 @@ export async function ownTensors(
 ): Promise<Map<string, LazyTensor>> {
   const isGpt2 = config.model_type === 'gpt2';
   const isTied = config.model_type === 'gpt2' || config.tie_word_embeddings;
+  const prefix = isGpt2 ? GPT2_PREFIX : DECODER_PREFIX;
   const table = isGpt2 ? 'transformer.wte.weight' : 'model.embed_tokens.weight';
   const state = new Map<string, LazyTensor>();
   for (const [given, tensor] of tensors) {
-    const isBare = isGpt2 && given !== HEAD && !given.startsWith(GPT2_PREFIX);
-    const name = isBare ? GPT2_PREFIX + given : given;
+    const isBare = given !== HEAD && !given.startsWith(prefix);
+    const name = isBare ? prefix + given : given;
     if ((isTied && given === HEAD) || GPT2_MASKS.test(name) || FREQUENCIES.test(name)) {
       continue;
     }

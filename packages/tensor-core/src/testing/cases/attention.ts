@@ -134,6 +134,11 @@ export function attentionCases(): ConformanceCase[] {
       { batch: 2, queries: 66, keys: 66, dim: 64 },
       { isCausal: true, isAligned: true, isApart: true, documents: 20, p: 0.3 },
     ),
+    // Encoders attend so: to all keys of a text that shares its row with others.
+    attentionCase(
+      { batch: 2, queries: 66, keys: 66, dim: 64 },
+      { isAligned: true, isApart: true, documents: 20, p: 0.3 },
+    ),
     attentionCase(
       { heads: 2, kvHeads: 1, queries: 66, keys: 66, dim: 64 },
       { isCausal: true, isAligned: true, isApart: true },

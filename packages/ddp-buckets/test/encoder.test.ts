@@ -1,0 +1,26 @@
+// An encoder on data-parallel ranks trains as one process does, with packed texts, dropout, and a
+// pooler that only some steps use.
+
+import { Sgd } from '@shardweave/nn';
+import { it } from 'vitest';
+import { stepEncoder, tinyEncoder } from '../../../tooling/test-kit/encoder.ts';
+import { expectTrainedAsOneProcess, training } from '../../../tooling/test-kit/index.ts';
+import { SMALL_BUCKETS, wrap } from './support/ranks.js';
+
+const program = training({
+  build: (device, wrapIn) => wrapIn(tinyEncoder(device)),
+  run: stepEncoder,
+  steps: 2,
+  optimizer: (model) => new Sgd(model.parameters(), { lr: 0.1, momentum: 0.9 }),
+});
+
+it.each([2, 3])(
+  'an encoder has the losses and weights of one process over %i ranks',
+  async (ranks) => {
+    await expectTrainedAsOneProcess(program, {
+      ranks,
+      wrap: (rank) => (module) =>
+        wrap(module, rank, { ...SMALL_BUCKETS, findUnusedParameters: true }),
+    });
+  },
+);
