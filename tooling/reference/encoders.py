@@ -21,7 +21,7 @@ from generate import write_safetensors
 OUT = HERE.parent / "encoders"
 CASE = dict(COSINE, batch=4)
 ROWS = 2
-PRECISIONS = {"rows": ("fp32", "bf16", "fp16"), "pooled": ("fp32", "fp16")}
+PRECISIONS = {"rows": ("fp32", "bf16", "fp16"), "pooled": ("fp32",)}
 
 COMMON = {
     "model_type": "bert",

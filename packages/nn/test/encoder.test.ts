@@ -21,9 +21,19 @@ import {
   encoderParameterCount,
 } from '@shardweave/nn/embedding';
 import { createHostStore } from '@shardweave/shard-store';
-import { Device, mean, mul, ShapeError, square, type Tensor } from '@shardweave/tensor-core';
+import {
+  type Backend,
+  Device,
+  mean,
+  mul,
+  ShapeError,
+  square,
+  sum,
+  type Tensor,
+} from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
+import { noWebGpu, openWebGpu } from '../../../tooling/test-kit/webgpu-device.ts';
 import { expectClose, read, values } from './support/support.js';
 
 const VOCAB = 23;
@@ -43,7 +53,11 @@ const CONFIG: Partial<EncoderConfig> = {
 const ROWS = 5e-6;
 
 const backend = await createCpuBackend({ threads: 1 });
-afterAll(() => backend.dispose());
+const gpu = noWebGpu === undefined ? await openWebGpu() : undefined;
+afterAll(async () => {
+  await backend.dispose();
+  await gpu?.dispose();
+});
 
 const ints = (device: Device, rows: readonly (readonly number[])[]) =>
   device.tensor(Int32Array.from(rows.flat()), [rows.length, rows[0]!.length]);
@@ -63,42 +77,35 @@ describe('texts that are packed in a row', () => {
   const texts = [text(5, 1), text(8, 2), text(3, 3)];
   const types = texts.map((each) => each.map((_, i) => (i > 2 ? 1 : 0)));
 
-  it('have the rows and gradients that they have apart', async () => {
-    const device = new Device(backend);
+  const agreeWithThemApart = async (on: Backend) => {
+    const device = new Device(on);
     const model = new Encoder(device, CONFIG, { seed: 1 });
-    const weightsOf = texts.map((each, i) => values(each.length * WIDTH, i + 1));
-    /** Adds up the gradients of rows, each element of which has a weight of its own. */
-    const run = (rows: readonly (readonly number[])[], options: EncoderOptions, seed: number) =>
+    const weights = texts.map((each, i) => values(each.length * WIDTH, i + 1));
+    /** Adds to the gradients those of a row, each element of which has a weight of its own. */
+    const run = (row: readonly number[], options: EncoderOptions, weighed: readonly number[]) =>
       device.scope(async () => {
-        const out = await model.call(ints(device, rows), options);
-        const weights = seed < 0 ? weightsOf.flat() : weightsOf[seed]!;
-        const weighed = mul(square(out), device.tensor(weights, out.shape));
-        await mul(mean(weighed), out.size).backward();
+        const out = await model.call(ints(device, [row]), options);
+        await sum(mul(square(out), device.tensor(weighed, out.shape))).backward();
         return read(out);
       });
     const gradients = async () => {
       const named = model.namedParameters();
-      const found = await Promise.all(
-        named.map(async ([name, { grad }]) => [name, await read(grad!)]),
-      );
+      const found = await Promise.all(named.map(({ 1: { grad } }) => read(grad!)));
       model.zeroGrad();
-      return found as [string, number[]][];
+      return new Map(named.map(([name], i) => [name, found[i]!]));
     };
     const apart: number[] = [];
     for (const [i, each] of texts.entries()) {
-      apart.push(...(await run([each], { tokenTypes: ints(device, [types[i]!]) }, i)));
+      const tokenTypes = ints(device, [types[i]!]);
+      apart.push(...(await run(each, { tokenTypes }, weights[i]!)));
     }
-    const wanted = new Map(await gradients());
-    const packed = await run(
-      [texts.flat()],
-      {
-        segments: ints(device, [texts.flatMap((each, i) => each.map(() => i + 4))]),
-        positions: ints(device, [texts.flatMap((each) => count(each.length))]),
-        tokenTypes: ints(device, [types.flat()]),
-      },
-      -1,
-    );
-    expectClose(packed, apart, ROWS);
+    const wanted = await gradients();
+    const places = {
+      segments: ints(device, [texts.flatMap((each, i) => each.map(() => i + 4))]),
+      positions: ints(device, [texts.flatMap((each) => count(each.length))]),
+      tokenTypes: ints(device, [types.flat()]),
+    };
+    expectClose(await run(texts.flat(), places, weights.flat()), apart, ROWS);
     for (const [name, found] of await gradients()) {
       // A key's bias moves all scores of a query alike, so its gradient is 0 but for rounding.
       const size = name.endsWith('key.bias') ? 1 : Math.hypot(...wanted.get(name)!);
@@ -107,7 +114,14 @@ describe('texts that are packed in a row', () => {
     }
     model.dispose();
     device.dispose();
-  });
+  };
+
+  it('have the rows and gradients that they have apart', () => agreeWithThemApart(backend));
+
+  it.skipIf(gpu === undefined)(
+    `have them on WebGPU, too${gpu === undefined ? ` (${noWebGpu})` : ''}`,
+    () => agreeWithThemApart(gpu!),
+  );
 
   it('are hidden from padding that has a number of its own', async () => {
     const device = new Device(backend);
