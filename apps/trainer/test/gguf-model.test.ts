@@ -3,8 +3,8 @@
 
 import { cpSync, mkdirSync, readdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { type GgufTensor, ggufFile, type MetadataValue } from '@shardweave/gguf';
-import { openGguf, type StoredTensor } from '@shardweave/gguf/read';
+import { ggufFile, type MetadataValue } from '@shardweave/gguf';
+import { openGguf } from '@shardweave/gguf/read';
 import { makeModel, parseModelConfig, stateDict } from '@shardweave/nn';
 import { cpuInfo, Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -17,6 +17,7 @@ import { writePieces } from '../src/files/write-file.js';
 import { readModelConfig, withModelState } from '../src/model/model-directory.js';
 import { dryRun } from '../src/plan/dry-run.js';
 import { leftBytes } from '../src/plan/left-bytes.js';
+import { asWritten, ggufShards } from './support/gguf-shards.js';
 import { parseFlags } from './support/parse-flags.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT, runFlags } from './support/run-flags.js';
@@ -48,31 +49,11 @@ const DATA = `--device cpu --threads 1 --cache ${folder} --data ${text} --batch 
 const run = (flags: string) => runFlags(`${DATA} ${flags}`.split(' '));
 const lossesOf = async (flags: string) => (await run(flags)).steps.map(({ loss }) => loss);
 
-/** The tensor of another file, as the writer takes it. */
-function asWritten({ name, type, shape, byteLength, read }: StoredTensor): GgufTensor {
-  const pieces = async function* () {
-    yield await read({ start: 0, byteLength });
-  };
-  return { name, type: type, shape, pieces };
-}
-
-/** Writes the tensors of a file as two, with the keys that llama.cpp's gguf-split gives them. */
+/** Writes the tensors of a file as two. */
 async function writeShards(path: string): Promise<void> {
   const source = await FileSource.open(path);
-  const { metadata, tensors } = await openGguf(source);
-  const all = [...tensors.values()];
-  const half = Math.floor(all.length / 2);
-  for (const [i, part] of [all.slice(0, half), all.slice(half)].entries()) {
-    const split = [
-      ['split.no', { type: 'u32', value: i }],
-      ['split.count', { type: 'u32', value: 2 }],
-      ['split.tensors.count', { type: 'u32', value: all.length }],
-    ] as const;
-    const own = i === 0 ? (metadata as ReadonlyMap<string, MetadataValue>) : [];
-    await writePieces(
-      shard(i + 1),
-      ggufFile(new Map([...own, ...split]), part.map(asWritten)).pieces(),
-    );
+  for (const [i, file] of (await ggufShards(source)).entries()) {
+    await writePieces(shard(i + 1), file.pieces());
   }
   await source.close();
 }
