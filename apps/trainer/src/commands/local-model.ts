@@ -26,8 +26,9 @@ const KEYS = ['model', 'adapter'] as const;
 type Key = (typeof KEYS)[number];
 
 /**
- * The flags with places on this machine for the names of a model and of adapters. A path that exists
- * is taken as it is, and so is a preset. A run that goes on keeps the commits that it began with.
+ * The flags with places on this machine for the names of a model and of adapters. A path that
+ * exists is taken as it is, and so is a preset. A run that goes on keeps the commits that it
+ * began with.
  * @throws what hubModel and hubAdapter do
  */
 export async function withLocalModel<F extends object>(
