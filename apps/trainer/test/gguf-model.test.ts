@@ -3,8 +3,8 @@
 
 import { cpSync, mkdirSync, readdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { type GgufTensor, ggufFile, type MetadataValue } from '@shardweave/gguf';
-import { openGguf, type StoredTensor } from '@shardweave/gguf/read';
+import { ggufFile, type MetadataValue } from '@shardweave/gguf';
+import { openGguf } from '@shardweave/gguf/read';
 import { makeModel, parseModelConfig, stateDict } from '@shardweave/nn';
 import { cpuInfo, Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -17,6 +17,7 @@ import { writePieces } from '../src/files/write-file.js';
 import { readModelConfig, withModelState } from '../src/model/model-directory.js';
 import { dryRun } from '../src/plan/dry-run.js';
 import { leftBytes } from '../src/plan/left-bytes.js';
+import { asWritten, ggufShards } from './support/gguf-shards.js';
 import { parseFlags } from './support/parse-flags.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT, runFlags } from './support/run-flags.js';
@@ -24,6 +25,7 @@ import { writeModel } from './support/write-model.js';
 
 const folder = newFolder();
 const directory = join(folder, 'llama');
+const gpt2 = join(folder, 'gpt2');
 const plain = join(folder, 'plain.gguf');
 const blocks = join(folder, 'blocks.gguf');
 /** The directory with the numbers of blocks. */
@@ -48,48 +50,48 @@ const DATA = `--device cpu --threads 1 --cache ${folder} --data ${text} --batch 
 const run = (flags: string) => runFlags(`${DATA} ${flags}`.split(' '));
 const lossesOf = async (flags: string) => (await run(flags)).steps.map(({ loss }) => loss);
 
-/** The tensor of another file, as the writer takes it. */
-function asWritten({ name, type, shape, byteLength, read }: StoredTensor): GgufTensor {
-  const pieces = async function* () {
-    yield await read({ start: 0, byteLength });
-  };
-  return { name, type: type, shape, pieces };
+async function evaluate(model: string): Promise<Evaluation> {
+  const how = `--seq 16 --json --device cpu --threads 1 --cache ${folder}`;
+  return JSON.parse(await cli(`eval --model ${model} --data ${few} ${how}`)) as Evaluation;
 }
 
-/** Writes the tensors of a file as two, with the keys that llama.cpp's gguf-split gives them. */
+/** Writes the tensors of a file as two. */
 async function writeShards(path: string): Promise<void> {
   const source = await FileSource.open(path);
-  const { metadata, tensors } = await openGguf(source);
-  const all = [...tensors.values()];
-  const half = Math.floor(all.length / 2);
-  for (const [i, part] of [all.slice(0, half), all.slice(half)].entries()) {
-    const split = [
-      ['split.no', { type: 'u32', value: i }],
-      ['split.count', { type: 'u32', value: 2 }],
-      ['split.tensors.count', { type: 'u32', value: all.length }],
-    ] as const;
-    const own = i === 0 ? (metadata as ReadonlyMap<string, MetadataValue>) : [];
-    await writePieces(
-      shard(i + 1),
-      ggufFile(new Map([...own, ...split]), part.map(asWritten)).pieces(),
-    );
+  for (const [i, file] of (await ggufShards(source)).entries()) {
+    await writePieces(shard(i + 1), file.pieces());
   }
   await source.close();
+}
+
+const GPT2 = {
+  model_type: 'gpt2',
+  ...{ vocab_size: 512, n_embd: 32, n_layer: 1, n_head: 2, n_positions: 64 },
+};
+
+/** Makes a directory with a tokenizer. */
+function makePlace(place: string): void {
+  mkdirSync(place);
+  for (const name of ['tokenizer.json', 'tokenizer_config.json']) {
+    cpSync(`${ROOT}tooling/tokenizer/${name}`, join(place, name));
+  }
 }
 
 beforeAll(async () => {
   const backend = await createCpuBackend({ threads: 1 });
   const device = new Device(backend);
   const config = parseModelConfig(JSON.stringify(CONFIG));
-  const state = await stateDict(makeModel(device, config, { seed: 3 }));
-  for (const place of [directory, decoded]) {
-    mkdirSync(place);
-    for (const name of ['tokenizer.json', 'tokenizer_config.json']) {
-      cpSync(`${ROOT}tooling/tokenizer/${name}`, join(place, name));
-    }
-  }
   writeFileSync(few, readFileSync(text).subarray(0, 300));
-  await writeModel(directory, { config, state });
+  for (const [place, own] of [
+    [directory, CONFIG],
+    [gpt2, GPT2],
+  ] as const) {
+    makePlace(place);
+    const config = parseModelConfig(JSON.stringify(own));
+    const state = await stateDict(makeModel(device, config, { seed: 3 }));
+    await writeModel(place, { config, state });
+  }
+  makePlace(decoded);
   await cli(`gguf --model ${directory} --out ${plain} --type f32`);
   await cli(`gguf --model ${directory} --out ${blocks} --type q8_0`);
   await writeShards(blocks);
@@ -160,12 +162,6 @@ describe('a GGUF file', () => {
     const said = await generate(decoded);
     expect(await generate(blocks)).toBe(said);
     expect(await generate(`${decoded} --base-type q8_0`)).toBe(said);
-    const evaluate = async (model: string) =>
-      JSON.parse(
-        await cli(
-          `eval --model ${model} --data ${few} --seq 16 --json --device cpu --threads 1 --cache ${folder}`,
-        ),
-      ) as Evaluation;
     const [found, expected] = [await evaluate(blocks), await evaluate(decoded)];
     expect([found.loss, found.tokens]).toEqual([expected.loss, expected.tokens]);
     const held = await cli(`inspect ${shard(1)}`);
@@ -182,6 +178,17 @@ describe('a GGUF file', () => {
     expect(await metadataOf(again)).toEqual(await metadataOf(blocks));
     await cli(`convert --from ${blocks} --to save --out ${join(folder, 'save')}`);
     expect(await readModelConfig(plain)).toMatchObject(CONFIG);
+  });
+
+  it.each([
+    ['f16', 'fp16', directory],
+    ['bf16', 'bf16', gpt2],
+  ])('in %s is computed with in %s, whatever its vectors are', async (type, precision, from) => {
+    const path = join(folder, `${type}.gguf`);
+    await cli(`gguf --model ${from} --out ${path} --type ${type}`);
+    const { loss } = await evaluate(path);
+    expect(loss).toBe((await evaluate(`${path} --precision ${precision}`)).loss);
+    expect(loss).not.toBe((await evaluate(`${path} --precision fp32`)).loss);
   });
 
   it('stays in its blocks beside adapters, in 8.5 bits a number', async () => {

@@ -338,9 +338,9 @@ it.each<[string, (repo: string) => string | undefined, RegExp]>([
     /holds adapters/,
   ],
   [
-    'files of llama.cpp',
-    (repo) => void hub.push(repo, { files: { 'whale-q4.gguf': 'GGUF' } }),
-    /holds whale-q4\.gguf and other files of llama\.cpp alone/,
+    'a repository without a model',
+    (repo) => void hub.push(repo, { files: { 'README.md': 'Soon.' } }),
+    /holds no config\.json\. Name a model in the Hugging Face layout/,
   ],
   [
     'weights in another format',

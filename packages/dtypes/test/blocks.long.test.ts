@@ -3,7 +3,11 @@
 import { BLOCK_SIZES, BLOCK_TYPES } from '@shardweave/dtypes/blocks';
 import { describe, expect, it } from 'vitest';
 import { errorBesideGgml, firstUnlikeGgml, noGgml } from '../../../tooling/test-kit/ggml.ts';
-import { DISTRIBUTIONS, randomBlocks, randomNumbers } from './support/random-blocks.ts';
+import {
+  DISTRIBUTIONS,
+  randomBlocks,
+  randomNumbers,
+} from '../../../tooling/test-kit/random-blocks.ts';
 
 const BLOCKS = 1e6;
 const PIECE = 50_000;

@@ -17,7 +17,11 @@ import {
   ggmlEncode,
   noGgml,
 } from '../../../tooling/test-kit/ggml.ts';
-import { DISTRIBUTIONS, randomBlocks, randomNumbers } from './support/random-blocks.ts';
+import {
+  DISTRIBUTIONS,
+  randomBlocks,
+  randomNumbers,
+} from '../../../tooling/test-kit/random-blocks.ts';
 
 const SEED = 37;
 const distributions = Object.keys(DISTRIBUTIONS) as (keyof typeof DISTRIBUTIONS)[];

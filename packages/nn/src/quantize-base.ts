@@ -1,7 +1,12 @@
 // Puts the frozen matrices of a model into ggml's blocks of 4 to 8 bits (Dettmers et al., "QLoRA",
 // 2023, with the blocks of GGUF files).
 
-import { BLOCK_SIZES, BLOCK_TYPES, type BlockType } from '@shardweave/dtypes/blocks';
+import {
+  BLOCK_SIZES,
+  BLOCK_TYPES,
+  BlockNumberError,
+  type BlockType,
+} from '@shardweave/dtypes/blocks';
 import type { Shape, Tensor } from '@shardweave/tensor-core';
 import { checkOptions, FUNCTION, oneOf, optional } from './check-options.js';
 import { NnConfigError } from './errors.js';
@@ -52,8 +57,8 @@ const SHORTER: Readonly<Partial<Record<BlockType, BlockType>>> = {
  * those or floats, which it encodes.
  * @returns the type of each matrix in blocks, by path
  * @throws {NnConfigError} for unknown types, for a model without a frozen matrix, for a selected
- * one whose rows are not whole blocks, and for parameters that are packed, sharded or offloaded
- * @throws {BlockNumberError} for numbers that the type can't hold
+ * one whose rows are not whole blocks, for parameters that are packed, sharded or offloaded, and
+ * for numbers that the type can't hold
  */
 export async function quantizeBase(
   model: Module,
@@ -65,8 +70,10 @@ export async function quantizeBase(
     select: optional(FUNCTION),
   });
   const chosen = choose(model, options);
-  for (const { tensor, type } of chosen) {
-    await putIntoBlocks(tensor, type);
+  for (const choice of chosen) {
+    await putIntoBlocks(choice).catch((cause: unknown) => {
+      throw explain(cause, choice);
+    });
   }
   return new Map(chosen.map(({ path, type }) => [path, type]));
 }
@@ -131,7 +138,17 @@ function frozenMatrices(model: Module): Map<Tensor, { path: string; isTable: boo
   return found;
 }
 
-async function putIntoBlocks(tensor: Tensor, type: BlockType): Promise<void> {
+/** Names the matrix that has a number which its type can't hold. */
+function explain(cause: unknown, { path, type }: Choice): unknown {
+  return cause instanceof BlockNumberError
+    ? new NnConfigError(
+        `quantizeBase: expected numbers below ${cause.below} in '${path}', as ${type} holds them, got ${cause.found}. Mend the weights, or leave that one out by select.`,
+        { cause },
+      )
+    : cause;
+}
+
+async function putIntoBlocks({ tensor, type }: Choice): Promise<void> {
   const { device, storage: before, size } = tensor;
   const dtype = tensor.dtype as 'f32' | 'f16' | 'bf16';
   const { elements, bytes } = BLOCK_SIZES[type];

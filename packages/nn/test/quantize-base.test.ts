@@ -135,6 +135,23 @@ describe('quantizeBase', () => {
     expect(named(model, DOWN).blocks).toBeUndefined();
   });
 
+  it('names the matrix with a number that no block holds, and leaves it as it is', async () => {
+    const model = adapted();
+    const { shape } = named(model, DOWN);
+    const numbers = (await numbersOf(named(model, DOWN))).slice();
+    numbers[300] = -1e6;
+    const data = new Uint8Array(numbers.buffer);
+    const state = new Map([[DOWN, { dtype: 'f32', shape, data } as const]]);
+    await loadStateDict(model, state, { strict: false });
+    await expect(quantizeBase(model, { type: 'q4_0' })).rejects.toThrow(
+      new NnConfigError(
+        `quantizeBase: expected numbers below 524160 in '${DOWN}', as q4_0 holds them, got -1000000. Mend the weights, or leave that one out by select.`,
+      ),
+    );
+    expect(named(model, DOWN).blocks).toBeUndefined();
+    expect(await numbersOf(named(model, DOWN))).toEqual(numbers);
+  });
+
   it('refuses a model that is trained, and one that is packed', async () => {
     const device = new Device(backend);
     const trained = new Linear(device, { inFeatures: 32, outFeatures: 2 });

@@ -13,7 +13,8 @@ import { writePieces, writeText } from '../files/write-file.js';
 import { flag, needed, type ValuesOf } from '../flags/flag.js';
 import { file, oneOf } from '../flags/flag-kinds.js';
 import { formatBytes, formatCount } from '../format.js';
-import { hubNameOf } from '../hub/hub-name.js';
+import { hubNameOf, isHead } from '../hub/hub-name.js';
+import { parseModelName } from '../hub/model-name.js';
 import { findAdapter, readAdapter, withAdapterState } from '../model/adapter-directory.js';
 import {
   findModel,
@@ -127,12 +128,18 @@ async function writeAdapter(
     const file = explain(() => adapterGguf({ base, alpha, state }, { type, name }));
     const { byteLength } = file;
     await writeOut(out, (place) => writePieces(place, file.pieces(), { signal, byteLength }));
-    writeText(modelfile, `FROM ${path}\nADAPTER ./${basename(out)}\n`);
+    writeText(modelfile, `FROM ${ollamaBase(path)}\nADAPTER ./${basename(out)}\n`);
     return [
       `${out}: adapters of ${layers.length} layers of a ${base.model_type}, rank ${rank}, ${type}, ${formatBytes(byteLength)}`,
       `${modelfile}: for ollama create; its first line names the base, for which a GGUF or a model of ollama does, too`,
     ];
   });
+}
+
+/** A base as ollama finds it: by its name where no more than a header of it is here. */
+function ollamaBase(path: string): string {
+  const { repo, file } = parseModelName(hubNameOf(path) ?? '') ?? {};
+  return isHead(path) ? `hf.co/${repo}:${file}` : path;
 }
 
 /** Makes what llama.cpp has no place for the user's mistake. */

@@ -1,10 +1,12 @@
-// Makes of --model org/name, and of --adapter, a directory on this machine, before a command
-// begins.
+// Makes of --model org/name, and of --adapter, a directory or a file on this machine, before a
+// command begins.
 
 import { existsSync } from 'node:fs';
+import { UsageError } from '../errors.js';
 import { HubUnreachableError } from '../hub/hub-errors.js';
 import type { HubOptions } from '../hub/hub-model.js';
-import { type HubName, isCommit, parseHubName } from '../hub/hub-name.js';
+import { type HubName, isCommit } from '../hub/hub-name.js';
+import { isModelName, type ModelName, modelNameText, parseModelName } from '../hub/model-name.js';
 import { ADAPTER_FILES, hubBaseOf } from '../model/adapter-directory.js';
 import { isPresetName } from '../model/presets.js';
 import { keptValue, type ResumeFlags } from './kept-value.js';
@@ -24,8 +26,9 @@ const KEYS = ['model', 'adapter'] as const;
 type Key = (typeof KEYS)[number];
 
 /**
- * The flags with directories in place of the names of a model and of adapters. A path that exists
- * is taken as it is, and so is a preset. A run that goes on keeps the commits that it began with.
+ * The flags with places on this machine for the names of a model and of adapters. A path that
+ * exists is taken as it is, and so is a preset. A run that goes on keeps the commits that it
+ * began with.
  * @throws what hubModel and hubAdapter do
  */
 export async function withLocalModel<F extends object>(
@@ -34,7 +37,7 @@ export async function withLocalModel<F extends object>(
   streams: DownloadStreams,
 ): Promise<F> {
   const flags = given as ModelFlags;
-  const [model, adapter] = KEYS.map((key) => nameOf(key, flags)) as [HubName?, HubName?];
+  const [model, adapter] = KEYS.map((key) => nameOf(key, flags)) as [ModelName?, ModelName?];
   if (model === undefined && adapter === undefined) {
     return given;
   }
@@ -48,7 +51,7 @@ export async function withLocalModel<F extends object>(
         await checkHeaders(directory, files);
       },
     };
-    const take = async (key: Key, name: HubName) => {
+    const take = async (key: Key, name: ModelName) => {
       found[key] = await find(key, name, options).catch((error: unknown) => {
         throw explain(error, key, flags[key]!);
       });
@@ -60,7 +63,7 @@ export async function withLocalModel<F extends object>(
       const name = besideAdapters(model, base);
       if (base !== undefined && !isBase(name, base)) {
         warn(
-          `--adapter: these adapters were trained beside ${textOf(base)}, and --model is ${textOf(name)}. Beside other weights they say nothing of use.`,
+          `--adapter: these adapters were trained beside ${modelNameText(base)}, and --model is ${modelNameText(name)}. Beside other weights they say nothing of use.`,
         );
       }
       await take('model', name);
@@ -70,9 +73,9 @@ export async function withLocalModel<F extends object>(
 }
 
 /** A model's name without a revision means the commit beside which its adapters were trained. */
-function besideAdapters(model: HubName, base: HubName | undefined): HubName {
+function besideAdapters(model: ModelName, base: HubName | undefined): ModelName {
   const isOpen = model.revision === undefined && base?.repo === model.repo;
-  return isOpen ? base : model;
+  return isOpen ? { ...model, revision: base.revision } : model;
 }
 
 /** Whether a model is the one that adapters name, as far as the names tell. */
@@ -82,24 +85,33 @@ function isBase(model: HubName, base: HubName): boolean {
   return model.repo === base.repo && !isOther;
 }
 
-function textOf({ repo, revision }: HubName): string {
-  return revision === undefined ? repo : `${repo}@${revision}`;
-}
-
-/** The name on the Hub that a flag has, at the commit that a resumed run has. */
-function nameOf(key: Key, flags: ModelFlags): HubName | undefined {
+/**
+ * The name on the Hub that a flag has, at the commit that a resumed run has.
+ * @throws {UsageError} for what begins with hf: and is no name
+ */
+function nameOf(key: Key, flags: ModelFlags): ModelName | undefined {
   const { [key]: typed = '' } = flags;
-  const name = parseHubName(typed);
-  if (name === undefined || isPresetName(typed) || existsSync(typed)) {
+  if (isPresetName(typed) || existsSync(typed)) {
     return undefined;
   }
-  const kept = name.revision ? undefined : parseHubName(String(keptValue(key, flags)));
+  const name = parseModelName(typed);
+  const isName = name !== undefined && (key === 'model' || name.file === undefined);
+  if (!isName) {
+    if (isModelName(typed)) {
+      const file = key === 'model' ? '[:file]' : '';
+      throw new UsageError(
+        `--${key}: expected hf:org/name[@revision]${file}, got "${typed}". Copy the name from its page on the Hub.`,
+      );
+    }
+    return undefined;
+  }
+  const kept = name.revision ? undefined : parseModelName(String(keptValue(key, flags)));
   const revision = kept?.repo === name.repo ? kept.revision : name.revision;
   return { ...name, revision };
 }
 
 /** The library of the Hub is large, and most commands need none of it. */
-async function find(key: Key, name: HubName, options: HubOptions): Promise<string> {
+async function find(key: Key, name: ModelName, options: HubOptions): Promise<string> {
   if (key === 'adapter') {
     const { hubAdapter } = await import('../hub/hub-adapter.js');
     return await hubAdapter(name, Object.values(ADAPTER_FILES), options);

@@ -196,7 +196,7 @@ export const GROUPS = {
   'Model and data:': {
     model: fixed('all')(file, DEFAULT_PRESET, [
       '--model <PRESET|DIR|GGUF|ORG/NAME>',
-      'a preset, a model directory of the Hugging Face layout, a GGUF file (of several the first), or a model of the Hub, whose @revision may follow',
+      'a preset, a model directory of the Hugging Face layout, a GGUF file (of several the first), or a model of the Hub, which @revision may follow, and of GGUF files :TYPE or :FILE',
     ]),
     dropout: fixed('all')(probability, undefined, ['--dropout <P>', "over the model's own"]),
     tokenizer: fixed('all')(oneOf(['model', 'byte', 'gpt2']), undefined, [

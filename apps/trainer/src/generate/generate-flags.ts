@@ -23,7 +23,7 @@ import { PRODUCTS } from '../flags/train-flags.js';
 export const MODEL = {
   model: needed(file, [
     '--model <DIR|ORG/NAME>',
-    'config.json, weights and tokenizer.json, or a run; a GGUF file; or a model of the Hub',
+    'config.json, weights and tokenizer.json, or a run; a GGUF file; or a model of the Hub, such as org/name or org/name:Q4_K_M',
   ]),
   adapter: flag(file, undefined, [
     '--adapter <DIR|ORG/NAME>',

@@ -6,6 +6,7 @@ import { materialize } from '@shardweave/nn/flat';
 import { OffloadBudgetError, OffloadModel } from '@shardweave/offload';
 import { Device, LimitError, type Tensor } from '@shardweave/tensor-core';
 import { UsageError } from '../errors.js';
+import { isGgufFile } from '../files/gguf-model.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findModel, withModelState } from '../model/model-directory.js';
@@ -80,8 +81,8 @@ export async function readChoice(flags: OpenFlags): Promise<OpenChoice> {
 }
 
 /**
- * The 16-bit dtype of a model's files, where all weights have it. Over blocks it is f32, in which
- * most numbers of a block are exact; to round each as it is multiplied would take as long again.
+ * The 16-bit dtype of a model's files, where all weights that could have it do. Over blocks it is
+ * f32, in which most numbers of a block are exact; rounding each would take as long again.
  */
 async function precisionOf(
   directory: string,
@@ -91,11 +92,18 @@ async function precisionOf(
   if (baseType !== undefined) {
     return 'fp32';
   }
+  const isWide = isGgufFile(directory) ? isF32InGguf : () => false;
   return withModelState(directory, config, async (state) => {
-    const [dtype, ...others] = new Set([...state.values()].map(({ dtype }) => dtype));
+    const weights = [...state].filter(([name, { shape }]) => !isWide(name, shape));
+    const [dtype, ...others] = new Set(weights.map(([, weight]) => weight.dtype));
     const isNarrow = others.length === 0 && (dtype === 'f16' || dtype === 'bf16');
     return isNarrow ? (dtype === 'f16' ? 'fp16' : 'bf16') : 'fp32';
   });
+}
+
+/** Whether a GGUF file has a weight in f32 whatever its type: vectors, and GPT-2's positions. */
+function isF32InGguf(name: string, shape: readonly number[]): boolean {
+  return shape.length < 2 || name.endsWith('wpe.weight');
 }
 
 async function loadModel(

@@ -4,6 +4,7 @@
 //   models--org--name/snapshots/COMMIT/...  links to them, under the files' names
 //   models--org--name/.no_exist/COMMIT/...  empty files, for names that the commit does not have
 //   models--org--name/.listings/COMMIT.json   the names and sizes of all files, by us alone
+//   models--org--name/.heads/COMMIT/...     GGUF files with holes behind their headers, by us alone
 // A dataset's directory is datasets--org--name. Without a listing nobody could tell whether what is
 // in a snapshot is all of a split, and whole.
 
@@ -44,6 +45,11 @@ export class CachedRepo {
   /** The directory of a commit's files. */
   snapshot(commit: string): string {
     return join(this.path, 'snapshots', commit);
+  }
+
+  /** The file that has no more of a GGUF file than its header. */
+  head(commit: string, path: string): string {
+    return join(this.path, '.heads', commit, path);
   }
 
   /** The content of that name. */
@@ -118,6 +124,12 @@ export class CachedRepo {
   has(commit: string, path: string): boolean {
     const found = statSync(join(this.snapshot(commit), path), { throwIfNoEntry: false });
     return found !== undefined && found.size === (this.listing(commit)?.get(path) ?? found.size);
+  }
+
+  /** Whether the header of a file of a commit is there. */
+  hasHead(commit: string, path: string): boolean {
+    const found = statSync(this.head(commit, path), { throwIfNoEntry: false });
+    return found !== undefined && found.size === this.listing(commit)?.get(path);
   }
 
   #readListing(commit: string): ReadonlyMap<string, number> | undefined {

@@ -86,13 +86,13 @@ export class HubClient {
     });
   }
 
-  /** All files of a data set's commit, or a model's at its top level. Throws as commitOf does. */
+  /** All files of a commit, in folders too. Throws as commitOf does. */
   async filesOf(repo: string, commit: string): Promise<readonly HubFile[]> {
     return await this.ask(this.#reading(repo, commit), async (calls) => {
       const files: HubFile[] = [];
       for await (const { type, path, size, lfs, oid = '' } of listFiles({
         repo: { type: this.#kind, name: repo },
-        recursive: this.#kind === 'dataset',
+        recursive: true,
         revision: commit,
         ...calls,
       })) {

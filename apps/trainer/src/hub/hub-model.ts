@@ -1,4 +1,4 @@
-// A model of the Hub as a directory on this machine.
+// A model of the Hub as a directory on this machine, or as a GGUF file.
 
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -8,7 +8,7 @@ import { UsageError } from '../errors.js';
 import { isLacking } from './hub-cache.js';
 import type { HubClient, HubFile } from './hub-client.js';
 import { HubContentError } from './hub-errors.js';
-import type { HubName } from './hub-name.js';
+import { chooseGguf, hasGgufAlone, readHeads } from './hub-gguf.js';
 import {
   downloadAll,
   findRepo,
@@ -18,6 +18,7 @@ import {
   type RepoUse,
 } from './hub-repo.js';
 import { HubSource } from './hub-source.js';
+import type { ModelName } from './model-name.js';
 
 export interface HubOptions extends RepoOptions {
   /** Whether the weights are needed, or the configuration and the tokenizer alone. Default true. */
@@ -32,10 +33,11 @@ const INDEX = 'model.safetensors.index.json';
 
 /**
  * Finds a model, and downloads what the command needs of it; resolves to the directory of its
- * files.
+ * files, or to its first GGUF file. Where the weights are not needed, that one has its header
+ * alone.
  * @throws what findRepo does
  */
-export async function hubModel(name: HubName, options: HubOptions = {}): Promise<string> {
+export async function hubModel(name: ModelName, options: HubOptions = {}): Promise<string> {
   const { repo, revision = 'main' } = name;
   const { needsWeights = true } = options;
   const use: RepoUse<string> = {
@@ -43,17 +45,51 @@ export async function hubModel(name: HubName, options: HubOptions = {}): Promise
     flag: '--model',
     lacks: `there is no directory ${repo} here, and ${repo}@${revision}`,
     find: (at) => {
+      if (meansGguf(name, pathsIn(at))) {
+        return ggufIn(at, name, options);
+      }
       // Other programs don't note which of the other texts a model is without.
       const isThere = at.cached.has(at.commit, CONFIG) && (!needsWeights || hasAllWeights(at));
       return isThere ? at.cached.snapshot(at.commit) : undefined;
     },
-    isWhole: (at) => isWhole(at, options),
-    download: async (at, client) => {
-      await download(at, { ...options, client });
-      return at.cached.snapshot(at.commit);
-    },
+    isWhole: (at) =>
+      meansGguf(name, pathsIn(at))
+        ? at.cached.listing(at.commit) !== undefined && ggufIn(at, name, options) !== undefined
+        : isWhole(at, options),
+    download: (at, client) => download(at, name, { ...options, client }),
   };
   return await findRepo(name, use, options);
+}
+
+function meansGguf({ file }: ModelName, paths: readonly string[]): boolean {
+  return file !== undefined || hasGgufAlone(paths);
+}
+
+/** The paths of all files of a commit or, where nobody has listed them, of those that are here. */
+function pathsIn({ cached, commit }: RepoCommit): readonly string[] {
+  return [...(cached.listing(commit)?.keys() ?? cached.namesHere(commit))];
+}
+
+/** The first file of a model in GGUF files that are here; undefined where one is missing. */
+function ggufIn(
+  at: RepoCommit,
+  name: ModelName,
+  { needsWeights = true }: HubOptions,
+): string | undefined {
+  const { cached, commit } = at;
+  try {
+    const paths = chooseGguf(pathsIn(at), name);
+    if (paths.every((path) => cached.has(commit, path))) {
+      return join(cached.snapshot(commit), paths[0]);
+    }
+    const isEnough = !needsWeights && paths.every((path) => cached.hasHead(commit, path));
+    return isEnough ? cached.head(commit, paths[0]) : undefined;
+  } catch (error) {
+    if (error instanceof UsageError) {
+      return undefined; // the Hub may have what is asked for
+    }
+    throw error;
+  }
 }
 
 /** Whether a snapshot has all files that the command needs and that its commit has. */
@@ -98,15 +134,48 @@ function shardsIn(path: string): readonly string[] | undefined {
   }
 }
 
-/** Downloads what is missing of a commit. */
-async function download(
+type HubTools = HubOptions & { readonly client: HubClient };
+
+/** Downloads what is missing of a commit; resolves as hubModel does. */
+async function download(at: RepoCommit, name: ModelName, tools: HubTools): Promise<string> {
+  const files = new Map((await listRepo(at, tools.client)).map((file) => [file.path, file]));
+  if (meansGguf(name, [...files.keys()])) {
+    return await downloadGguf(at, chooseGguf([...files.keys()], name), { files, ...tools });
+  }
+  refuseOthers(at.repo, files);
+  await downloadLayout(at, { files, ...tools });
+  return at.cached.snapshot(at.commit);
+}
+
+type Files = ReadonlyMap<string, HubFile>;
+
+/** Downloads files, whose headers come first, since most of what can't be read is seen there. */
+async function downloadGguf(
   at: RepoCommit,
-  tools: HubOptions & { readonly client: HubClient },
+  paths: readonly [string, ...string[]],
+  tools: HubTools & { readonly files: Files },
+): Promise<string> {
+  const { files, client, needsWeights = true } = tools;
+  const { commit, cached } = at;
+  const wanted = paths.map((path) => files.get(path)!);
+  const heads = await readHeads(wanted, at, client);
+  if (needsWeights) {
+    await downloadAll(wanted, at, tools);
+    return join(cached.snapshot(commit), paths[0]);
+  }
+  for (const [i, path] of paths.entries()) {
+    await heads[i]!.keep(cached.head(commit, path));
+  }
+  return cached.head(commit, paths[0]);
+}
+
+/** Downloads what is missing of a model in the Hugging Face layout. */
+async function downloadLayout(
+  at: RepoCommit,
+  tools: HubTools & { readonly files: Files },
 ): Promise<void> {
-  const { client, needsWeights = true, checkHeaders } = tools;
+  const { files, client, needsWeights = true, checkHeaders } = tools;
   const { repo, commit, cached } = at;
-  const files = new Map((await listRepo(at, client)).map((file) => [file.path, file]));
-  refuseOthers(repo, files);
   const take = async (names: readonly string[]) => {
     const wanted = names.flatMap((name) => files.get(name) ?? []);
     await downloadAll(wanted, at, tools);
@@ -130,7 +199,7 @@ async function download(
 }
 
 /** Refuses repositories that hold something else than a model that can be read here. */
-function refuseOthers(repo: string, files: ReadonlyMap<string, HubFile>): void {
+function refuseOthers(repo: string, files: Files): void {
   const names = [...files.keys()];
   const other = (end: string) => names.find((name) => name.endsWith(end));
   const refuse = (holds: string, remedy: string) => {
@@ -140,13 +209,9 @@ function refuseOthers(repo: string, files: ReadonlyMap<string, HubFile>): void {
     refuse('adapters, and not the model that they were trained beside', 'Name that one.');
   }
   if (!files.has(CONFIG)) {
-    const gguf = other('.gguf');
-    refuse(
-      gguf === undefined ? 'no config.json' : `${gguf} and other files of llama.cpp alone`,
-      gguf === undefined
-        ? 'Name the model in the Hugging Face layout, whose weights are safetensors.'
-        : 'Download the file and give its path, or name the model in the Hugging Face layout.',
-    );
+    const remedy =
+      'Name a model in the Hugging Face layout, whose weights are safetensors, or one in GGUF files.';
+    refuse('no config.json', remedy);
   }
   const old = other('.bin') ?? other('.pt') ?? other('.h5') ?? other('.msgpack');
   if (!files.has(WEIGHTS) && !files.has(INDEX) && old !== undefined) {

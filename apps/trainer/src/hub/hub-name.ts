@@ -31,11 +31,21 @@ export function isCommit(revision: string | undefined): revision is string {
   return revision !== undefined && COMMIT.test(revision);
 }
 
-/** A snapshot in any cache. */
-const SNAPSHOT = /models--([\w.-]+?)--([\w.-]+)[/\\]snapshots[/\\]([0-9a-f]{40})$/;
+/** A snapshot in any cache, or a GGUF file of one, which may be no more than its header. */
+const SNAPSHOT =
+  /models--([\w.-]+?)--([\w.-]+)[/\\](snapshots|\.heads)[/\\]([0-9a-f]{40})(?:[/\\](.+\.gguf))?$/;
 
-/** The name of a model by its directory in a cache, `org/name@commit`; undefined elsewhere. */
+/**
+ * The name of a model by its directory or its file in a cache, `org/name@commit` or
+ * `org/name@commit:file.gguf`; undefined elsewhere.
+ */
 export function hubNameOf(path: string): string | undefined {
-  const [, org, name, commit] = SNAPSHOT.exec(path) ?? [];
-  return commit === undefined ? undefined : `${org}/${name}@${commit}`;
+  const [, org, name, , commit, file] = SNAPSHOT.exec(path) ?? [];
+  const rest = file === undefined ? '' : `:${file.replaceAll('\\', '/')}`;
+  return commit === undefined ? undefined : `${org}/${name}@${commit}${rest}`;
+}
+
+/** Whether a file of a cache holds no more than the header of a GGUF file. */
+export function isHead(path: string): boolean {
+  return SNAPSHOT.exec(path)?.[3] === '.heads';
 }

@@ -5,6 +5,7 @@ import { type ModelFileOptions, modelFiles, peftLayers } from '@shardweave/nn';
 import { tokenizerFiles } from '../data/hub-tokenizer.js';
 import type { FilePieces } from '../files/write-file.js';
 import { hubNameOf } from '../hub/hub-name.js';
+import { parseModelName } from '../hub/model-name.js';
 import type { RunConfig } from '../run-config.js';
 import { adapterFiles } from './adapter-directory.js';
 import type { ModelState } from './model-directory.js';
@@ -23,7 +24,8 @@ export async function trainedFiles(
   const { model, modelConfig, lora } = config;
   if (lora !== undefined) {
     const path = model.kind === 'directory' ? model.path : model.name;
-    const [base = path, revision] = hubNameOf(path)?.split('@') ?? [];
+    // Programs that read PEFT's layout want a repository there, and not one of its files.
+    const { repo: base = path, revision } = parseModelName(hubNameOf(path) ?? '') ?? {};
     return adapterFiles(state, {
       config: { ...lora, layers: peftLayers(state) },
       ...{ base, revision },

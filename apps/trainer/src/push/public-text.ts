@@ -8,7 +8,8 @@ import { file, fileOrNone } from '../flags/flag-kinds.js';
 import { FLAGS } from '../flags/train-flags.js';
 import { homeDirectory } from '../home-directory.js';
 import { isDataName } from '../hub/data-name.js';
-import { hubNameOf, parseHubName } from '../hub/hub-name.js';
+import { hubNameOf } from '../hub/hub-name.js';
+import { parseModelName } from '../hub/model-name.js';
 import { isPresetName } from '../model/presets.js';
 
 /** Flags of a file or directory that a run needs, which stay by the last part of their path. */
@@ -40,7 +41,7 @@ export function publicConfig(config: Readonly<Record<string, unknown>>): PublicC
     const isName =
       isDataName(given) ||
       (key === 'model' && isPresetName(given)) ||
-      (HUB_KEYS.includes(key) && parseHubName(given));
+      (HUB_KEYS.includes(key) && parseModelName(given));
     if (kind === undefined || (isPath && !NAMED.includes(key))) {
       left.push(key);
     } else if (isPath && !isName) {

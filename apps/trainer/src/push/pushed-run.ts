@@ -6,7 +6,8 @@ import { join, resolve } from 'node:path';
 import { parse } from 'yaml';
 import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../files/run-files.js';
-import { type HubName, parseHubName } from '../hub/hub-name.js';
+import type { HubName } from '../hub/hub-name.js';
+import { parseModelName } from '../hub/model-name.js';
 import { readAdapter } from '../model/adapter-directory.js';
 import { findModel, withModelState } from '../model/model-directory.js';
 import { isPresetName } from '../model/presets.js';
@@ -65,7 +66,7 @@ export async function readPushedRun(from: string): Promise<PushedRun> {
   const begun = records.filter((record) => record.type === 'run').at(-1);
   const rows = new Map(header?.rows);
   const given = String(config.model ?? '');
-  const name = isPresetName(given) ? undefined : parseHubName(given);
+  const name = isPresetName(given) ? undefined : parseModelName(given);
   return {
     kind: result,
     path,
