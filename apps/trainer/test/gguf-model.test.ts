@@ -183,13 +183,16 @@ describe('a GGUF file', () => {
   it.each([
     ['f16', 'fp16', directory],
     ['bf16', 'bf16', gpt2],
-  ])('in %s is computed with in %s, whatever its vectors are', async (type, precision, from) => {
-    const path = join(folder, `${type}.gguf`);
-    await cli(`gguf --model ${from} --out ${path} --type ${type}`);
-    const { loss } = await evaluate(path);
-    expect(loss).toBe((await evaluate(`${path} --precision ${precision}`)).loss);
-    expect(loss).not.toBe((await evaluate(`${path} --precision fp32`)).loss);
-  });
+  ])(
+    'matrices in %s are computed with in %s, whatever the vectors are in',
+    async (type, precision, from) => {
+      const path = join(folder, `${type}.gguf`);
+      await cli(`gguf --model ${from} --out ${path} --type ${type}`);
+      const { loss } = await evaluate(path);
+      expect(loss).toBe((await evaluate(`${path} --precision ${precision}`)).loss);
+      expect(loss).not.toBe((await evaluate(`${path} --precision fp32`)).loss);
+    },
+  );
 
   it('stays in its blocks beside adapters, in 8.5 bits a number', async () => {
     const restOf = async (flags: string) => {

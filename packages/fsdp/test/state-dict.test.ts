@@ -137,12 +137,19 @@ describe('lazy tensors', () => {
     expect(logs.flat().length).toBeLessThan(2 * all.length);
   });
 
-  it.each([1, 2, 3, 4])(
-    'tensors that have parts are read once by all of %i ranks together',
-    async (worldSize) => {
+  it.each([
+    [1, 'a device'],
+    [2, 'a device'],
+    [3, 'a device'],
+    [3, 'host memory'],
+    [4, 'a device'],
+  ])(
+    'tensors that have parts are read once by all of %i ranks together, into %s',
+    async (worldSize, place) => {
+      const fsdp = { moveParamsToCpu: place === 'host memory' };
       const bare = await bareState();
       const bytesRead = await onRanks(worldSize, async (rank) => {
-        const { model } = shardedGpt2(rank, { deferInit: true });
+        const { model } = shardedGpt2(rank, { fsdp, deferInit: true });
         let total = 0;
         const lazy = new Map(
           [...bare].map(([name, { dtype, shape, data }]) => {
