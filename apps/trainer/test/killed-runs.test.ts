@@ -33,10 +33,9 @@ describe('a run that is killed goes on bit for bit', () => {
 });
 
 describe('a line with --resume auto, killed and given again, ends as if nobody had killed it', () => {
+  // The long test has every moment over every transport.
   it.concurrent.each([
     ['ws', 'in its first millisecond'],
-    ['ws', 'as its first file is there'],
-    ['ws', 'as its model is written'],
     ['shm', 'as its first save is written'],
   ] as const)('%s, %s', async (transport, moment) => {
     const out = join(root, `life-${transport}-${moment.replaceAll(' ', '-')}`);
