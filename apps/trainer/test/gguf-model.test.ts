@@ -181,16 +181,17 @@ describe('a GGUF file', () => {
   });
 
   it.each([
-    ['f16', 'fp16', directory],
-    ['bf16', 'bf16', gpt2],
+    ['bf16', 'bf16', 'fp32', directory],
+    ['bf16', 'bf16', 'fp32', gpt2],
+    ['f16', 'fp32', 'fp16', directory],
   ])(
     'matrices in %s are computed with in %s, whatever the vectors are in',
-    async (type, precision, from) => {
-      const path = join(folder, `${type}.gguf`);
+    async (type, precision, other, from) => {
+      const path = join(folder, `${type}-${from === gpt2 ? 'gpt2' : 'llama'}.gguf`);
       await cli(`gguf --model ${from} --out ${path} --type ${type}`);
       const { loss } = await evaluate(path);
       expect(loss).toBe((await evaluate(`${path} --precision ${precision}`)).loss);
-      expect(loss).not.toBe((await evaluate(`${path} --precision fp32`)).loss);
+      expect(loss).not.toBe((await evaluate(`${path} --precision ${other}`)).loss);
     },
   );
 

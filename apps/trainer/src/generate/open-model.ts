@@ -82,7 +82,8 @@ export async function readChoice(flags: OpenFlags): Promise<OpenChoice> {
 
 /**
  * The 16-bit dtype of a model's files, where all weights that could have it do. Over blocks it is
- * f32, in which most numbers of a block are exact; rounding each would take as long again.
+ * f32, in which most numbers of a block are exact; rounding each would take as long again. So it is
+ * for a GGUF file in f16, into which many models are put whose activations overflow in f16.
  */
 async function precisionOf(
   directory: string,
@@ -92,12 +93,14 @@ async function precisionOf(
   if (baseType !== undefined) {
     return 'fp32';
   }
-  const isWide = isGgufFile(directory) ? isF32InGguf : () => false;
+  const isGguf = isGgufFile(directory);
   return withModelState(directory, config, async (state) => {
-    const weights = [...state].filter(([name, { shape }]) => !isWide(name, shape));
+    const weights = [...state].filter(([name, { shape }]) => !isGguf || !isF32InGguf(name, shape));
     const [dtype, ...others] = new Set(weights.map(([, weight]) => weight.dtype));
-    const isNarrow = others.length === 0 && (dtype === 'f16' || dtype === 'bf16');
-    return isNarrow ? (dtype === 'f16' ? 'fp16' : 'bf16') : 'fp32';
+    if (others.length > 0 || (isGguf && dtype === 'f16')) {
+      return 'fp32';
+    }
+    return dtype === 'f16' ? 'fp16' : dtype === 'bf16' ? 'bf16' : 'fp32';
   });
 }
 
