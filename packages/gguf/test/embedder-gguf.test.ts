@@ -1,4 +1,4 @@
-// Files of embedders: what they say of an encoder and of its WordPiece tokenizer, and how they pool.
+// Files of embedders: what they say of an encoder, of its WordPiece tokenizer, and of pooling.
 // llama.cpp computes with such files in embedder-gguf.long.test.ts.
 
 import { writeFileSync } from 'node:fs';

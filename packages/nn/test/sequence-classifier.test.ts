@@ -220,7 +220,7 @@ describe('SequenceClassifier', () => {
 });
 
 describe('a reranker', () => {
-  it('of pairs gets types of tokens, wherever a pair lies in its row', async () => {
+  it('gives pairs their types of tokens, wherever a pair lies in its row', async () => {
     const device = makeDevice();
     const body = encoder(device);
     const model = new SequenceClassifier(body, { labels: ['relevance'] });
@@ -242,18 +242,21 @@ describe('a reranker', () => {
     [7, [1, 2], [5, 6]],
     [6, [1, 2], [5]],
     [3, [], []],
-  ] as const)('of at most %i tokens keeps the shorter text longest', (maxLength, first, second) => {
-    const { ids } = textPair(
-      [
-        [1, 2, 3, 4],
-        [5, 6],
-      ],
-      { clsId: 10, sepId: 11, maxLength },
-    );
-    expect(ids).toEqual([10, ...first, 11, ...second, 11]);
-  });
+  ] as const)(
+    'keeps the shorter text of a pair longest in %i tokens',
+    (maxLength, first, second) => {
+      const { ids } = textPair(
+        [
+          [1, 2, 3, 4],
+          [5, 6],
+        ],
+        { clsId: 10, sepId: 11, maxLength },
+      );
+      expect(ids).toEqual([10, ...first, 11, ...second, 11]);
+    },
+  );
 
-  it('of words has the softmax of yes and no after each prompt, whatever their lengths', async () => {
+  it('has the softmax of yes and no after each prompt, whatever their lengths', async () => {
     const device = makeDevice();
     const model = decoder(device);
     const ids = { yesId: 3, noId: 10 };

@@ -71,7 +71,7 @@ export interface ClassifyOptions {
   readonly tokenTypes?: Tensor | undefined;
 }
 
-/** The arguments of a SequenceClassifier: ids [batch, seq] (i32 or u32), and where documents are. */
+/** The arguments of a SequenceClassifier: ids [batch, seq] (i32 or u32), and what lies in them. */
 export type SequenceClassifierArgs = [ids: Tensor, options?: ClassifyOptions | undefined];
 
 /** What a classifier is built on: an Encoder with a pooler or a LanguageModel, wrapped or not. */
@@ -198,12 +198,13 @@ export function makeSequenceClassifier(
   config: SequenceClassifierConfig,
   options: TokenModelOptions = {},
 ): SequenceClassifier {
-  const { base, ...rest } = config;
+  const { base, labels, problemType, classifierDropout } = config;
+  const { seed = 0, deferInit = false } = options;
   const body =
     base.model_type === 'bert'
       ? new Encoder(device, base, options)
       : makeModel(device, base, options);
-  return new SequenceClassifier(body, { ...rest, ...options });
+  return new SequenceClassifier(body, { labels, problemType, classifierDropout, seed, deferInit });
 }
 
 function configOf(body: Module): EncoderConfig | ModelConfig {

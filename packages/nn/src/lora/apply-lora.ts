@@ -61,8 +61,8 @@ export interface LoraConfig {
 
 /**
  * Puts adapters beside linear layers of a plain model and freezes its other parameters, so that
- * only the adapters and modulesToSave are trained. Call it before the model is packed, sharded or offloaded. Adapters
- * of deferred layers are deferred too.
+ * only the adapters and modulesToSave are trained. Call it before the model is packed, sharded or
+ * offloaded. Adapters of deferred layers are deferred too.
  * @throws {NnConfigError} for options out of range, a target that matches no layer, a model without
  * linear layers, one that has adapters already, and parameters that are packed, sharded or
  * offloaded. Nothing has changed then.
