@@ -1,7 +1,13 @@
-// An encoder of 3,000 parameters, and rows of two packed texts that it can learn.
+// An encoder of 3,000 parameters, a classifier on it, and rows of two packed texts that they learn.
 
 import type { Module } from '@shardweave/nn';
-import { Encoder, type EncoderConfig } from '@shardweave/nn/embedding';
+import {
+  type ClassifierBody,
+  classificationLoss,
+  Encoder,
+  type EncoderConfig,
+  SequenceClassifier,
+} from '@shardweave/nn/embedding';
 import { cast, type Device, mean, square, sub } from '@shardweave/tensor-core';
 import type { Rows } from './models.ts';
 
@@ -22,6 +28,37 @@ const LENGTHS = [3, 5];
 
 export function tinyEncoder(device: Device): Encoder {
   return new Encoder(device, CONFIG, { seed: 3 });
+}
+
+/** A classifier of three labels, on a tinyEncoder that may rest elsewhere. */
+export function tinyClassifier(body: ClassifierBody): SequenceClassifier {
+  const options = { labels: ['no', 'yes', 'perhaps'], classifierDropout: 0, seed: 3 };
+  return new SequenceClassifier(body, options);
+}
+
+/** The same for a classifier: the mean loss of labels that follow from each text's first token. */
+export function stepClassifier(
+  model: Module,
+  { first, count }: Rows,
+  step: number,
+): Promise<number> {
+  const { device } = model;
+  return device.scope(async () => {
+    device.random.begin({ step, rowOffset: first });
+    const rows = Array.from({ length: count }, (_, i) => first + i);
+    const texts = rows.flatMap((row) => LENGTHS.map((_, text) => row * 11 + step * 3 + text * 7));
+    const ids = texts.flatMap((id, i) =>
+      Array.from({ length: LENGTHS[i % 2]! }, (_, position) => (id + position) % 37),
+    );
+    const width = ids.length / count;
+    const logits = await model.call(device.tensor(Int32Array.from(ids), [count, width]), {
+      lengths: rows.map(() => LENGTHS),
+    });
+    const labels = texts.map((id) => id % 3);
+    const loss = classificationLoss(logits, labels, { problemType: 'single_label_classification' });
+    await loss.backward();
+    return loss.item();
+  });
 }
 
 /**

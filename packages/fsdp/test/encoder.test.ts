@@ -1,10 +1,17 @@
 // A sharded encoder trains as one process does, with packed texts, dropout, and a pooler that only
-// some steps use.
+// some steps use; and so does a classifier on it.
 
 import type { FsdpOptions } from '@shardweave/fsdp';
-import { Sgd } from '@shardweave/nn';
+import { type Module, Sgd } from '@shardweave/nn';
+import type { Encoder } from '@shardweave/nn/embedding';
+import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { stepEncoder, tinyEncoder } from '../../../tooling/test-kit/encoder.ts';
+import {
+  stepClassifier,
+  stepEncoder,
+  tinyClassifier,
+  tinyEncoder,
+} from '../../../tooling/test-kit/encoder.ts';
 import {
   expectTrainedAsOneProcess,
   meanLosses,
@@ -14,14 +21,18 @@ import {
 } from '../../../tooling/test-kit/index.ts';
 import { wrapIn } from './support/sharding.js';
 
+type Wrap = (module: Module) => Module;
+
+function withWrappedLayers(device: Device, wrap: Wrap): Encoder {
+  const encoder = tinyEncoder(device);
+  for (const [name, layer] of [...encoder.children()].slice(1)) {
+    encoder.replaceChild(name, wrap(layer));
+  }
+  return encoder;
+}
+
 const program = training<Partial<FsdpOptions>>({
-  build: (device, wrap) => {
-    const encoder = tinyEncoder(device);
-    for (const [name, layer] of [...encoder.children()].slice(1)) {
-      encoder.replaceChild(name, wrap(layer));
-    }
-    return wrap(encoder);
-  },
+  build: (device, wrap) => wrap(withWrappedLayers(device, wrap)),
   run: stepEncoder,
   steps: 2,
   optimizer: (model) => new Sgd(model.parameters(), { lr: 0.1, momentum: 0.9 }),
@@ -44,4 +55,14 @@ describe('a sharded encoder', () => {
       expect(loss).not.toBe(losses[step]);
     });
   });
+});
+
+it('a sharded classifier has the losses and weights of one process over 2 ranks', async () => {
+  const classifier = training<Partial<FsdpOptions>>({
+    build: (device, wrap) => wrap(tinyClassifier(withWrappedLayers(device, wrap))),
+    run: stepClassifier,
+    steps: 2,
+    optimizer: (model) => new Sgd(model.parameters(), { lr: 0.1, momentum: 0.9 }),
+  });
+  await expectTrainedAsOneProcess(classifier, { ranks: 2, wrap: (rank) => wrapIn(rank, {}) });
 });

@@ -3,6 +3,7 @@
 // name. A tensor is known by its name in the file.
 
 import type { ModelConfig } from '@shardweave/nn';
+import type { EncoderConfig } from '@shardweave/nn/embedding';
 import type { TensorPlan } from './model-tensors.js';
 import { type GgufTensorType, isBlockType, TYPE_INFO } from './tensor-types.js';
 
@@ -45,13 +46,19 @@ const SHORT_ROWS: Readonly<Partial<Record<GgufTensorType, GgufTensorType>>> = {
   q6_K: 'q8_0',
 };
 
+/** The model of a file, and the type that people know it by. */
+export interface FileTypeOptions {
+  readonly config: ModelConfig | EncoderConfig;
+  readonly type: GgufType;
+}
+
 /**
- * The type of each tensor of a file, in the order of the plans. Vectors and GPT-2's positions are
- * f32 in every file.
+ * The type of each tensor of a file, in the order of the plans. Vectors, GPT-2's positions
+ * and an encoder's positions and token types are f32 in every file.
  */
 export function tensorTypes(
   plans: readonly TensorPlan[],
-  { config, type }: { readonly config: ModelConfig; readonly type: GgufType },
+  { config, type }: FileTypeOptions,
 ): GgufTensorType[] {
   const head = plans.find(({ name }) => name === 'output.weight') ?? plans[0]!;
   return plans.map((plan) => {
@@ -76,10 +83,7 @@ function headType(type: GgufType): GgufTensorType {
   return isBlockType(most) && most !== 'q8_0' ? 'q6_K' : most;
 }
 
-function layerType(
-  name: string,
-  { config, type }: { readonly config: ModelConfig; readonly type: GgufType },
-): GgufTensorType {
+function layerType(name: string, { config, type }: FileTypeOptions): GgufTensorType {
   // GPT-2's q, k and v are one matrix.
   const isValue = name.endsWith('attn_v.weight') || name.endsWith('attn_qkv.weight');
   const isDown = name.endsWith('ffn_down.weight');
@@ -100,8 +104,9 @@ function layerType(
  * Whether llama.cpp takes the model for one of 70 billion weights, whose eight heads share each v:
  * it looks at the number of layers.
  */
-function isOf70B(config: ModelConfig): boolean {
-  if (config.model_type === 'gpt2' || config.num_hidden_layers !== 80) {
+function isOf70B(config: ModelConfig | EncoderConfig): boolean {
+  const { model_type: kind } = config;
+  if (kind === 'gpt2' || kind === 'bert' || config.num_hidden_layers !== 80) {
     return false;
   }
   const { model_type: family, num_attention_heads: heads, num_key_value_heads: kvHeads } = config;

@@ -3,11 +3,13 @@
 
 import type { HostTensor, LazyTensor, ModelConfig } from '@shardweave/nn';
 import { parseModelConfig } from '@shardweave/nn';
+import { type EncoderConfig, type Pooling, parseEncoderConfig } from '@shardweave/nn/embedding';
+import { encoderPlans, POOLER } from './encoder-tensors.js';
 import { GgufModelError, GgufUsageError } from './errors.js';
 import { fileTensor } from './file-tensor.js';
 import { GGUF_TYPES, type GgufType, tensorTypes } from './file-types.js';
 import { type GgufFile, ggufFile } from './gguf-file.js';
-import { modelMetadata } from './model-metadata.js';
+import { modelMetadata, POOLING_TYPES } from './model-metadata.js';
 import { type TensorPlan, tensorPlans } from './model-tensors.js';
 import { ropeFactors } from './rope-factors.js';
 import { tokenizerMetadata } from './tokenizer/tokenizer-metadata.js';
@@ -39,6 +41,11 @@ export interface ModelGgufOptions {
   readonly type: GgufType;
   /** The name of the model (`general.name`). */
   readonly name: string;
+  /**
+   * How an embedder's rows of tokens become one, as EmbeddingModel's (`pooling_type`). Default: an
+   * encoder gives a row for each token, and a language model is no embedder.
+   */
+  readonly pooling?: Pooling | undefined;
 }
 
 /**
@@ -59,23 +66,29 @@ export interface ModelGgufOptions {
  */
 export function modelGguf(model: ModelGguf, options: ModelGgufOptions): GgufFile {
   const { texts, state } = model;
-  const { type } = options;
+  const { type, pooling } = options;
   if (!GGUF_TYPES.includes(type)) {
     throw new GgufUsageError(
       `modelGguf: expected type to be ${GGUF_TYPES.join(', ')}, got ${JSON.stringify(type)}.`,
+    );
+  }
+  if (pooling !== undefined && !Object.hasOwn(POOLING_TYPES, pooling)) {
+    throw new GgufUsageError(
+      `modelGguf: expected pooling to be ${Object.keys(POOLING_TYPES).join(', ')}, got ${JSON.stringify(pooling)}.`,
     );
   }
   const configText = texts.get('config.json');
   if (configText === undefined) {
     throw new GgufUsageError('modelGguf: expected the text of config.json, got none.');
   }
-  const config = parseModelConfig(configText);
+  const config = configOf(configText);
   const metadata = new Map([
     ...modelMetadata(config, options),
     ...tokenizerMetadata(texts, config.vocab_size),
   ]);
-  const factors = config.model_type === 'gpt2' ? undefined : ropeFactors(config);
-  const plans = tensorPlans(config);
+  const isTurned = config.model_type !== 'gpt2' && config.model_type !== 'bert';
+  const factors = isTurned ? ropeFactors(config) : undefined;
+  const plans = plansOf(config, model.state, pooling !== undefined);
   checkNames(plans, { state, config });
   const types = tensorTypes(plans, { config, type });
   const tensors = plans.map((plan, i) =>
@@ -84,15 +97,52 @@ export function modelGguf(model: ModelGguf, options: ModelGgufOptions): GgufFile
   return ggufFile(metadata, factors === undefined ? tensors : [factors, ...tensors]);
 }
 
+type Config = ModelConfig | EncoderConfig;
+
+/** The configuration in the text of a config.json, of an encoder or of a language model. */
+function configOf(text: string): Config {
+  let kind: unknown;
+  try {
+    kind = (JSON.parse(text) as { model_type?: unknown } | null)?.model_type;
+  } catch {
+    // parseModelConfig says what is wrong.
+  }
+  return kind === 'bert' ? parseEncoderConfig(text) : parseModelConfig(text);
+}
+
+/** The plans of a model's tensors. Embedders' files may lack the head, which they don't use. */
+function plansOf(
+  config: Config,
+  state: ModelGguf['state'],
+  isEmbedder: boolean,
+): readonly TensorPlan[] {
+  if (config.model_type === 'bert') {
+    return encoderPlans(config);
+  }
+  const isLeftOut = ({ source }: TensorPlan) =>
+    isEmbedder && source === LANGUAGE_HEAD && !state.has(source);
+  return tensorPlans(config).filter((plan) => !isLeftOut(plan));
+}
+
+const LANGUAGE_HEAD = 'lm_head.weight';
+
+/** Whether a model has a tensor beside its planned ones that its file does not need. */
+function isUnneeded(config: Config, name: string): boolean {
+  if (config.model_type === 'bert') {
+    return POOLER.test(name);
+  }
+  const isTied = config.model_type === 'gpt2' || config.tie_word_embeddings;
+  return isTied && name === LANGUAGE_HEAD;
+}
+
 function checkNames(
   plans: readonly TensorPlan[],
-  { state, config }: { readonly state: ModelGguf['state']; readonly config: ModelConfig },
+  { state, config }: { readonly state: ModelGguf['state']; readonly config: Config },
 ): void {
   const planned = new Set(plans.map(({ source }) => source));
-  const isTied = config.model_type === 'gpt2' || config.tie_word_embeddings;
   const missing = [...planned].filter((name) => !state.has(name));
   const strange = [...state.keys()].filter(
-    (name) => !planned.has(name) && !(isTied && name === 'lm_head.weight'),
+    (name) => !planned.has(name) && !isUnneeded(config, name),
   );
   if (missing.length + strange.length > 0) {
     const found = strange.length === 0 ? '' : ` It has others: ${firstOf(strange)}.`;

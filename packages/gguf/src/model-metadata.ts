@@ -2,6 +2,7 @@
 // config.json.
 
 import type { DecoderConfig, Gpt2Config, ModelConfig } from '@shardweave/nn';
+import type { EncoderConfig, Pooling } from '@shardweave/nn/embedding';
 import { GgufModelError } from './errors.js';
 import { FILE_TYPES, type GgufType } from './file-types.js';
 import type { MetadataValue } from './gguf-file.js';
@@ -14,16 +15,40 @@ const QUANTIZATION_VERSION = 2;
  * @throws {GgufModelError} for what llama.cpp's model of that name does not compute
  */
 export function modelMetadata(
-  config: ModelConfig,
-  options: { readonly name: string; readonly type: GgufType },
+  config: ModelConfig | EncoderConfig,
+  options: {
+    readonly name: string;
+    readonly type: GgufType;
+    /** How rows of tokens become one; none of a model that is no embedder. */
+    readonly pooling?: Pooling | undefined;
+  },
 ): Map<string, MetadataValue> {
-  requireComputed(config);
+  const { name, type, pooling } = options;
   const { model_type: architecture } = config;
-  const values = config.model_type === 'gpt2' ? gpt2Values(config) : decoderValues(config);
+  const isEmbedder = pooling !== undefined || architecture === 'bert';
+  const values = {
+    ...valuesOf(config),
+    ...(isEmbedder && { pooling_type: count(pooling === undefined ? 0 : POOLING_TYPES[pooling]) }),
+  };
   const own = Object.entries(values).map(
     ([key, value]) => [`${architecture}.${key}`, value] as const,
   );
-  return new Map([...general('model', { architecture, ...options }), ...own]);
+  const ownTokenizer: [string, MetadataValue][] =
+    config.model_type === 'bert'
+      ? [['tokenizer.ggml.token_type_count', count(config.type_vocab_size)]]
+      : [];
+  return new Map([...general('model', { architecture, name, type }), ...own, ...ownTokenizer]);
+}
+
+/** llama.cpp's numbers for the ways to pool. 0 is none. */
+export const POOLING_TYPES: Readonly<Record<Pooling, number>> = { mean: 1, cls: 2, last: 3 };
+
+function valuesOf(config: ModelConfig | EncoderConfig): Values {
+  if (config.model_type === 'bert') {
+    return encoderValues(config);
+  }
+  requireComputed(config);
+  return config.model_type === 'gpt2' ? gpt2Values(config) : decoderValues(config);
 }
 
 /**
@@ -86,6 +111,19 @@ function decoderValues(config: DecoderConfig): Values {
     'attention.layer_norm_rms_epsilon': real(config.rms_norm_eps),
     'rope.dimension_count': count(config.head_dim),
     'rope.freq_base': real(config.rope_theta),
+  };
+}
+
+function encoderValues(config: EncoderConfig): Values {
+  return {
+    block_count: count(config.num_hidden_layers),
+    context_length: count(config.max_position_embeddings),
+    embedding_length: count(config.hidden_size),
+    feed_forward_length: count(config.intermediate_size),
+    vocab_size: count(config.vocab_size),
+    'attention.head_count': count(config.num_attention_heads),
+    'attention.layer_norm_epsilon': real(config.layer_norm_eps),
+    'attention.causal': { type: 'bool', value: false },
   };
 }
 

@@ -28,7 +28,8 @@ type Options = Partial<Pick<RowPlan, 'rowAt' | 'isTransposed'>> & {
   readonly isTable?: boolean;
 };
 
-function plan(
+/** A plan with the rows that follow from its shape. */
+export function plan(
   name: string,
   source: string,
   {

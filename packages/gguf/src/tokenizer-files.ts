@@ -48,6 +48,7 @@ export interface TokenizerConfig {
   readonly eos_token?: TokenText;
   readonly pad_token?: TokenText;
   readonly unk_token?: TokenText;
+  readonly mask_token?: TokenText;
   /** Whether white space is trimmed, as XLM does. */
   readonly remove_space?: boolean;
   /**

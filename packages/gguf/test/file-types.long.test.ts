@@ -1,9 +1,12 @@
 // Each tensor of a file in blocks has the type that llama.cpp's own quantizer gives it: all types,
 // and more shapes than the short test has.
 
+import { Device } from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { noGgml } from '../../../tooling/test-kit/ggml.ts';
 import { decoder, FILE_TYPES, gpt2, quantizedTypes } from './support/quantized-types.ts';
+import { randomEncoder } from './support/word-piece.ts';
 
 const TYPES = Object.keys(FILE_TYPES) as (keyof typeof FILE_TYPES)[];
 const TIED = { tie_word_embeddings: true };
@@ -32,6 +35,13 @@ describe.skipIf(noGgml !== undefined)(`llama_model_quantize${suffix}`, () => {
     ['a GPT-2 of 80 layers', gpt2(80, 32)],
   ] as const)('gives the types of %s', async (_, small) => {
     const { ours, theirs } = await quantizedTypes(small, TYPES);
+    expect(ours).toEqual(theirs);
+  });
+
+  it.each([256, 64])('gives the types of a BERT of 12 layers, of width %i', async (width) => {
+    const device = new Device(createReferenceBackend());
+    const sizes = { hidden_size: width, intermediate_size: 256, num_hidden_layers: 12 };
+    const { ours, theirs } = await quantizedTypes(await randomEncoder(device, sizes), TYPES);
     expect(ours).toEqual(theirs);
   });
 });

@@ -195,9 +195,9 @@ describe('a tokenizer is refused', () => {
     [
       'without merges',
       (json) => {
-        json.model.type = 'WordPiece';
+        json.model.type = 'Unigram';
       },
-      /got WordPiece/,
+      /got Unigram/,
     ],
     [
       'with marks in its merges',

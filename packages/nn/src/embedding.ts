@@ -1,11 +1,31 @@
-// Text encoders, and embedders: transformers whose rows become one row a document, with the losses
-// that train them. The front entry has the decoders.
+// Text encoders, embedders and classifiers: transformers whose rows become one row a document, with
+// the losses that train them. The front entry has the decoders.
 
 export {
   type CachedInfoNceOptions,
   type ContrastiveBatch,
   cachedInfoNce,
 } from './embedding/cached-info-nce.js';
+export {
+  type ClassificationLossOptions,
+  classificationLoss,
+} from './embedding/classification-loss.js';
+export {
+  type OpenSequenceClassifier,
+  openSequenceClassifier,
+  parseSequenceClassifierConfig,
+  sequenceClassifierConfigText,
+  sequenceClassifierFiles,
+} from './embedding/classifier-files.js';
+export {
+  classifyDocuments,
+  type TextPairOptions,
+  type TypedDocument,
+  textPair,
+  type YesNoIds,
+  yesNoLogits,
+  yesNoScores,
+} from './embedding/classify-documents.js';
 export type { Document, DocumentLengths } from './embedding/document-rows.js';
 export {
   type EmbedDocumentsOptions,
@@ -36,6 +56,16 @@ export {
   type Similarity,
   sentenceTransformersFiles,
 } from './embedding/sentence-transformers.js';
+export {
+  type ClassifierBody,
+  type ClassifyOptions,
+  makeSequenceClassifier,
+  type ProblemType,
+  SequenceClassifier,
+  type SequenceClassifierArgs,
+  type SequenceClassifierConfig,
+  type SequenceClassifierOptions,
+} from './embedding/sequence-classifier.js';
 export { Encoder } from './models/encoder.js';
 export {
   ENCODER_DEFAULTS,
@@ -52,6 +82,7 @@ export {
   EncoderOutput,
   type EncoderPlaces,
   EncoderPooler,
+  type EncoderPooling,
 } from './models/encoder-layers.js';
 export type { EncoderArgs, EncoderOptions } from './models/encoder-options.js';
 export { encoderConfigText, parseEncoderConfig } from './models/hf/encoder-config-file.js';

@@ -94,6 +94,7 @@ export {
 export { type MergeOptions, mergeAdapters } from './lora/merge-lora.js';
 export {
   type PeftConfig,
+  type PeftOptions,
   parsePeftConfig,
   peftConfigText,
   peftLayers,

@@ -14,6 +14,7 @@ import { preTokenizerOf } from './pre-tokenizer.js';
 import { isSentencePiece, sentencePieceMetadata } from './sentence-piece.js';
 import { stepsOf } from './steps.js';
 import { readVocabulary, type Vocabulary } from './vocabulary.js';
+import { isWordPiece, wordPieceMetadata } from './word-piece.js';
 
 /**
  * The keys of `tokenizer`.
@@ -26,6 +27,9 @@ export function tokenizerMetadata(
   const json = readTokenizerJson(texts);
   const settings = readTokenizerSettings(texts);
   const vocabulary = readVocabulary(json, vocabSize);
+  if (isWordPiece(json)) {
+    return wordPieceMetadata(json, { settings, vocabulary });
+  }
   const { tokens } = vocabulary;
   const idOf = (text: string | undefined) => {
     const id = text === undefined ? -1 : tokens.indexOf(text);

@@ -98,3 +98,22 @@ export async function llamaAnswer(
     await model.dispose();
   }
 }
+
+/** Returns llama.cpp's embedding of each text, with the tokens that it puts around a text. */
+export async function llamaEmbeddings(
+  llama: Llama,
+  { path, texts }: { readonly path: string; readonly texts: readonly string[] },
+): Promise<(readonly number[])[]> {
+  const model = await llama.loadModel({ modelPath: path });
+  const context = await model.createEmbeddingContext({ contextSize: 64, batchSize: 64 });
+  try {
+    const found: (readonly number[])[] = [];
+    for (const text of texts) {
+      found.push((await context.getEmbeddingFor(text)).vector);
+    }
+    return found;
+  } finally {
+    await context.dispose();
+    await model.dispose();
+  }
+}

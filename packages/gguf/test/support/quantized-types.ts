@@ -48,10 +48,10 @@ export function gpt2(n_layer: number, n_embd: number): SmallModel {
 
 /** Returns what files of these types say, by type: ours, and those that llama.cpp makes. */
 export async function quantizedTypes(
-  small: SmallModel,
+  small: SmallModel | ModelGguf,
   types: readonly (keyof typeof FILE_TYPES)[],
 ) {
-  const model = await zeroModel(small);
+  const model = 'texts' in small ? small : await zeroModel(small);
   const folder = newFolder();
   const from = join(folder, 'f32.gguf');
   writeFileSync(from, await bytesOf(modelGguf(model, { type: 'f32', name: 'x' })));

@@ -1,7 +1,7 @@
 // Documents as rows of token ids: one or several in a row, and padding at a row's end. Numbers of
 // documents and positions follow from the lengths, which the host knows, so nothing is read back.
 
-import type { Device, Tensor } from '@shardweave/tensor-core';
+import { type Device, ShapeError, type Tensor } from '@shardweave/tensor-core';
 import { shown, whole } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 
@@ -20,15 +20,40 @@ export interface DocumentSpan {
 
 const LENGTH = whole(1);
 
+/** A module that is called with rows of documents. */
+export interface RowsCall {
+  /** The module's name, for errors. */
+  readonly name: string;
+  readonly ids: Tensor;
+  readonly lengths: DocumentLengths | undefined;
+}
+
+/** The documents that a call's rows have: without lengths each row is one of all its tokens. */
+export function documentsOf({ name, ids, lengths }: RowsCall): {
+  readonly spans: readonly DocumentSpan[];
+  readonly shape: readonly [batch: number, seq: number];
+} {
+  const [batch, seq] = ids.shape;
+  if (ids.rank !== 2 || batch === undefined || seq === undefined) {
+    throw new ShapeError(`${name}: expected ids [batch, seq], got [${ids.shape.join(', ')}].`);
+  }
+  const given = lengths ?? new Array<readonly number[]>(batch).fill([seq]);
+  return { spans: spansOf(`${name}.call`, given, [batch, seq]), shape: [batch, seq] };
+}
+
 /**
  * The spans of documents, row by row.
  * @throws {NnConfigError} for lengths that are not those of rows [batch, seq], or of no document
  */
-export function spansOf(lengths: DocumentLengths, [batch, seq]: readonly number[]): DocumentSpan[] {
+function spansOf(
+  op: string,
+  lengths: DocumentLengths,
+  [batch, seq]: readonly [number, number],
+): DocumentSpan[] {
   const isList = Array.isArray(lengths) && lengths.every((row) => Array.isArray(row));
   if (!isList || lengths.length !== batch) {
     throw new NnConfigError(
-      `EmbeddingModel.call: expected lengths to be a list for each of ${batch} rows, got ${isList ? `${lengths.length} lists` : shown(lengths)}.`,
+      `${op}: expected lengths to be a list for each of ${batch} rows, got ${isList ? `${lengths.length} lists` : shown(lengths)}.`,
     );
   }
   const spans = lengths.flatMap((row, index) => {
@@ -36,16 +61,16 @@ export function spansOf(lengths: DocumentLengths, [batch, seq]: readonly number[
     return row.map((length) => {
       const start = end;
       end += length;
-      if (!LENGTH.holds(length) || end > seq!) {
+      if (!LENGTH.holds(length) || end > seq) {
         throw new NnConfigError(
-          `EmbeddingModel.call: expected lengths of at least 1 that add up to at most ${seq}, got ${shown(row)} (row ${index}).`,
+          `${op}: expected lengths of at least 1 that add up to at most ${seq}, got ${shown(row)} (row ${index}).`,
         );
       }
       return { row: index, start, length };
     });
   });
   if (spans.length === 0) {
-    throw new NnConfigError('EmbeddingModel.call: expected lengths of a document, got none.');
+    throw new NnConfigError(`${op}: expected lengths of a document, got none.`);
   }
   return spans;
 }
@@ -92,6 +117,13 @@ export interface DocumentRows {
 /** A document: its token ids. */
 export type Document = ArrayLike<number>;
 
+/** How documents become rows. */
+export interface DocumentRowsOptions {
+  /** Who asks, for errors. */
+  readonly op: string;
+  readonly rowLength: number | undefined;
+}
+
 /**
  * Puts documents into rows, in their order: each into a row of its own, which is as long as the
  * longest document, or with `rowLength` as many into a row as fit.
@@ -100,14 +132,14 @@ export type Document = ArrayLike<number>;
 export function documentRows(
   device: Device,
   documents: readonly Document[],
-  rowLength: number | undefined,
+  { op, rowLength }: DocumentRowsOptions,
 ): DocumentRows {
   const sizes = documents.map(({ length }) => length);
   const seq = rowLength ?? Math.max(...sizes);
   const wrong = sizes.findIndex((size) => !(size >= 1 && size <= seq));
   if (sizes.length === 0 || wrong >= 0) {
     throw new NnConfigError(
-      `embedDocuments: expected documents of 1 to ${sizes.length === 0 ? (rowLength ?? 'any number of') : seq} tokens, got ${sizes.length === 0 ? 'no document' : `one of ${sizes[wrong]} (document ${wrong})`}.`,
+      `${op}: expected documents of 1 to ${sizes.length === 0 ? (rowLength ?? 'any number of') : seq} tokens, got ${sizes.length === 0 ? 'no document' : `one of ${sizes[wrong]} (document ${wrong})`}.`,
     );
   }
   const lengths: number[][] = [];
@@ -122,7 +154,7 @@ export function documentRows(
   }
   const shape = [lengths.length, seq] as const;
   const ids = new Uint32Array(shape[0] * seq);
-  for (const [index, { row, start }] of spansOf(lengths, shape).entries()) {
+  for (const [index, { row, start }] of spansOf(op, lengths, shape).entries()) {
     ids.set(documents[index]!, row * seq + start);
   }
   return { ids: device.tensor(ids, shape, { tag: 'staging' }), lengths };

@@ -10,8 +10,8 @@ import {
   type Document,
   type DocumentLengths,
   documentRows,
+  documentsOf,
   placesOf,
-  spansOf,
 } from './document-rows.js';
 import { l2Normalize } from './l2-normalize.js';
 import { POOLINGS, type Pooling, pool } from './pool.js';
@@ -120,16 +120,10 @@ export class EmbeddingModel extends Module<EmbeddingArgs, Tensor> {
    * @throws {ShapeError} for ids that are no rows, and where the body is narrower than `dimensions`
    */
   async forward(ids: Tensor, options: EmbeddingCallOptions = {}): Promise<Tensor> {
-    const [batch, seq] = ids.shape;
-    if (ids.rank !== 2 || batch === undefined || seq === undefined) {
-      throw new ShapeError(
-        `EmbeddingModel: expected ids [batch, seq], got [${ids.shape.join(', ')}].`,
-      );
-    }
-    const { lengths = new Array<readonly number[]>(batch).fill([seq]) } = options;
-    const spans = spansOf(lengths, [batch, seq]);
+    const { lengths } = options;
+    const { spans, shape } = documentsOf({ name: 'EmbeddingModel', ids, lengths });
     const hidden = await this.body.call(ids, {
-      ...placesOf(this.device, spans, [batch, seq]),
+      ...placesOf(this.device, spans, shape),
       ...(this.#isLanguageModel && { onlyHidden: true }),
     });
     const rows = this.#cut(pool(hidden, spans, this.pooling));
@@ -168,6 +162,9 @@ export async function embedDocuments(
   options: EmbedDocumentsOptions = {},
 ): Promise<Tensor> {
   checkOptions<EmbedDocumentsOptions>('embedDocuments', options, { rowLength: optional(whole(1)) });
-  const { ids, lengths } = documentRows(model.device, documents, options.rowLength);
+  const { ids, lengths } = documentRows(model.device, documents, {
+    op: 'embedDocuments',
+    rowLength: options.rowLength,
+  });
   return model.call(ids, { lengths });
 }

@@ -15,14 +15,22 @@ export const POOLINGS = ['mean', 'cls', 'last'] as const satisfies readonly Pool
 
 /** One row of hidden [batch, seq, width] for each document, f32 [documents, width]. */
 export function pool(hidden: Tensor, spans: readonly DocumentSpan[], pooling: Pooling): Tensor {
+  return pooling === 'mean'
+    ? meanRows(hidden, spans)
+    : cast(tokenRows(hidden, spans, pooling), 'f32');
+}
+
+/** The row of hidden [batch, seq, width] that is each document's first or last token's. */
+export function tokenRows(
+  hidden: Tensor,
+  spans: readonly DocumentSpan[],
+  pooling: Exclude<Pooling, 'mean'>,
+): Tensor {
   const [, seq, width] = hidden.shape as [number, number, number];
-  if (pooling === 'mean') {
-    return meanRows(hidden, spans);
-  }
   const rows = spans.map(({ row, start, length }) => {
     return row * seq + start + (pooling === 'cls' ? 0 : length - 1);
   });
-  return cast(rowsAt(reshape(hidden, [-1, width]), rows), 'f32');
+  return rowsAt(reshape(hidden, [-1, width]), rows);
 }
 
 /**

@@ -34,6 +34,12 @@ export interface LoraOptions {
    */
   readonly targets?: 'all-linear' | readonly string[];
   /**
+   * Modules that are trained whole beside the adapters and get none, such as a classifier's new
+   * head ('classifier', 'score'): ends of their paths, each of which must match a module. Default
+   * none.
+   */
+  readonly modulesToSave?: readonly string[];
+  /**
    * The dtype that all frozen parameters are converted to; deferred ones are later made in it. By
    * default they keep theirs.
    */
@@ -49,12 +55,14 @@ export interface LoraConfig {
   readonly dropout: number;
   /** The paths of the adapted layers, in the model's order. */
   readonly layers: readonly string[];
+  /** The paths of modules that are trained whole. Default none. */
+  readonly modulesToSave?: readonly string[];
 }
 
 /**
  * Puts adapters beside linear layers of a plain model and freezes its other parameters, so that
- * only the adapters are trained. Call it before the model is packed, sharded or offloaded. Adapters
- * of deferred layers are deferred too.
+ * only the adapters and modulesToSave are trained. Call it before the model is packed, sharded or
+ * offloaded. Adapters of deferred layers are deferred too.
  * @throws {NnConfigError} for options out of range, a target that matches no layer, a model without
  * linear layers, one that has adapters already, and parameters that are packed, sharded or
  * offloaded. Nothing has changed then.
@@ -68,6 +76,7 @@ export function applyLora(model: Module, options: LoraOptions): LoraConfig {
       expected: "'all-linear' or a list of names",
       holds: (value) => value === 'all-linear' || isNames(value),
     }),
+    modulesToSave: optional({ expected: 'a list of names', holds: isNames }),
     baseDType: optional(oneOf('f32', 'f16', 'bf16')),
     seed: optional(SEED),
   });
@@ -80,14 +89,24 @@ export function applyLora(model: Module, options: LoraOptions): LoraConfig {
     baseDType,
   } = options;
   requirePlain(model);
-  const places = findLinears(model);
+  const modulesToSave = matching(
+    'modulesToSave',
+    options.modulesToSave ?? [],
+    model.namedModules().map(([path]) => path),
+  );
+  const isSaved = (path: string) =>
+    modulesToSave.some((saved) => path === saved || path.startsWith(`${saved}.`));
+  const places = findLinears(model).filter(({ path }) => !isSaved(path));
   const chosen = targets === 'all-linear' ? places : choose(places, targets);
   if (chosen.length === 0) {
     throw new NnConfigError(
       'applyLora: expected a model with linear layers, got one without. Adapters stand beside Linear and Conv1D layers.',
     );
   }
-  for (const parameter of model.parameters()) {
+  for (const [path, parameter] of model.namedParameters()) {
+    if (isSaved(path)) {
+      continue;
+    }
     parameter.requiresGrad = false;
     castInPlace(parameter, baseDType ?? parameter.dtype);
   }
@@ -101,7 +120,8 @@ export function applyLora(model: Module, options: LoraOptions): LoraConfig {
       parameter.name = joinPath(path, below);
     }
   }
-  return { rank, alpha, dropout, layers: chosen.map(({ path }) => path) };
+  const layers = chosen.map(({ path }) => path);
+  return { rank, alpha, dropout, layers, ...(modulesToSave.length > 0 && { modulesToSave }) };
 }
 
 /** The adapted layers of a model, by path. */
@@ -132,15 +152,32 @@ function findLinears(model: Module): Place[] {
 }
 
 function choose(places: readonly Place[], targets: readonly string[]): Place[] {
-  const isMatch = (path: string, target: string) => path === target || path.endsWith(`.${target}`);
-  const unknown = targets.find((target) => !places.some(({ path }) => isMatch(path, target)));
+  const paths = places.map(({ path }) => path);
+  const chosen = new Set(matching('targets', targets, paths));
+  return places.filter(({ path }) => chosen.has(path));
+}
+
+/** The paths that end with one of the names, in their order. */
+function matching(
+  option: 'targets' | 'modulesToSave',
+  names: readonly string[],
+  paths: readonly string[],
+): string[] {
+  const isMatch = (path: string, name: string) => path === name || path.endsWith(`.${name}`);
+  const unknown = names.find((name) => !paths.some((path) => isMatch(path, name)));
   if (unknown !== undefined) {
-    const names = [...new Set(places.map(({ path }) => path.split('.').at(-1)))];
+    const ends = [...new Set(paths.map((path) => path.split('.').at(-1)))].filter(isNamed);
+    const kind = option === 'targets' ? 'linear layers' : 'modules';
     throw new NnConfigError(
-      `applyLora: expected targets among the model's linear layers (${names.join(', ')}), got '${unknown}'.`,
+      `applyLora: expected ${option} among the model's ${kind} (${ends.join(', ')}), got '${unknown}'.`,
     );
   }
-  return places.filter(({ path }) => targets.some((target) => isMatch(path, target)));
+  return paths.filter((path) => names.some((name) => isMatch(path, name)));
+}
+
+/** Whether the end of a path is a name, and not a place in a list or nothing. */
+function isNamed(end: string | undefined): boolean {
+  return end !== undefined && !/^\d*$/.test(end);
 }
 
 function requirePlain(model: Module): void {

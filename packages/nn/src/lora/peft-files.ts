@@ -19,6 +19,8 @@ export interface PeftConfig {
   readonly dropout: number;
   /** The ends of the adapted layers' paths, as the file lists them; empty where it has no list. */
   readonly targets: readonly string[];
+  /** The names of modules that were trained whole, where there are any. */
+  readonly modulesToSave?: readonly string[];
   /** The base model's name or directory, as the file has it. */
   readonly base: string | undefined;
   /** The base model's branch, tag or commit on the Hub, where the file has one. */
@@ -33,7 +35,6 @@ const FIXED: Readonly<Record<string, readonly unknown[]>> = {
   use_rslora: [false],
   lora_bias: [false],
   use_qalora: [false],
-  modules_to_save: [null],
   layers_to_transform: [null],
   layers_pattern: [null],
   layer_replication: [null],
@@ -53,10 +54,19 @@ const FIXED: Readonly<Record<string, readonly unknown[]>> = {
  */
 const HARMLESS: ReadonlySet<string> = new Set([
   ...['r', 'lora_alpha', 'lora_dropout', 'target_modules', 'base_model_name_or_path'],
-  ...['task_type', 'inference_mode', 'revision', 'auto_mapping'],
+  ...['task_type', 'inference_mode', 'revision', 'auto_mapping', 'modules_to_save'],
   ...['fan_in_fan_out', 'loftq_config', 'rank_pattern', 'alpha_pattern', 'megatron_core'],
   ...['runtime_config', 'peft_version', 'qalora_group_size', 'ensure_weight_tying', 'arrow_config'],
 ]);
+
+/** Modules that were trained whole beside adapters, which the caller reads as well. */
+export interface PeftOptions {
+  /**
+   * Their names, such as a classifier's 'classifier' or 'score'. Any other is refused. Default
+   * none.
+   */
+  readonly modulesToSave?: readonly string[] | undefined;
+}
 
 /**
  * Reads the text of adapter_config.json. A field that is null or an empty object or list is passed
@@ -64,8 +74,14 @@ const HARMLESS: ReadonlySet<string> = new Set([
  * @throws {FormatError} for text that is not a JSON object, for a rank, alpha or dropout out of
  * range, and for a field that is unknown or asks for a computation that LoraLinear does not do
  */
-export function parsePeftConfig(text: string): PeftConfig {
+export function parsePeftConfig(text: string, options: PeftOptions = {}): PeftConfig {
+  const { modulesToSave: known = [] } = options;
   const fields = parseObject(text);
+  const { modules_to_save: saved } = fields;
+  const modulesToSave = Array.isArray(saved) ? saved.map(String) : [];
+  if (!modulesToSave.every((name) => known.includes(name)) || typeof saved === 'string') {
+    refuse('modules_to_save', saved, known.length === 0 ? 'null' : `among ${known.join(', ')}`);
+  }
   for (const [name, value] of Object.entries(fields)) {
     if (HARMLESS.has(name)) {
       continue;
@@ -99,6 +115,7 @@ export function parsePeftConfig(text: string): PeftConfig {
     alpha,
     dropout,
     targets: Array.isArray(targets) ? targets.map(String) : [],
+    ...(modulesToSave.length > 0 && { modulesToSave }),
     base: typeof base === 'string' ? base : undefined,
     revision: typeof revision === 'string' ? revision : undefined,
   };
@@ -117,15 +134,18 @@ export function peftConfigText(
     readonly revision?: string | undefined;
     /** Whether the layers store their weights [in, out], as GPT-2's do. Default false. */
     readonly fanInFanOut?: boolean;
-    /** 'FEATURE_EXTRACTION' for an encoder, whose rows are the result. Default 'CAUSAL_LM'. */
-    readonly taskType?: 'CAUSAL_LM' | 'FEATURE_EXTRACTION';
+    /**
+     * 'FEATURE_EXTRACTION' for an encoder, whose rows are the result, 'SEQ_CLS' for a classifier.
+     * Default 'CAUSAL_LM'.
+     */
+    readonly taskType?: 'CAUSAL_LM' | 'FEATURE_EXTRACTION' | 'SEQ_CLS';
   } = {},
 ): string {
   checkOptions('peftConfigText', options, {
     base: optional(TEXT),
     revision: optional(TEXT),
     fanInFanOut: optional(FLAG),
-    taskType: optional(oneOf('CAUSAL_LM', 'FEATURE_EXTRACTION')),
+    taskType: optional(oneOf('CAUSAL_LM', 'FEATURE_EXTRACTION', 'SEQ_CLS')),
   });
   const targets = [...new Set(config.layers.map((path) => path.split('.').at(-1)!))];
   const fields = {
@@ -143,7 +163,7 @@ export function peftConfigText(
     init_lora_weights: true,
     use_dora: false,
     use_rslora: false,
-    modules_to_save: null,
+    modules_to_save: config.modulesToSave?.map((path) => path.split('.').at(-1)) ?? null,
     layers_to_transform: null,
     layers_pattern: null,
     rank_pattern: {},
@@ -153,30 +173,32 @@ export function peftConfigText(
 }
 
 /**
- * The adapters among a model's tensors, under PEFT's names: the content of
- * adapter_model.safetensors.
+ * The adapters among a model's tensors, and the tensors of modules that were trained whole, under
+ * PEFT's names: the content of adapter_model.safetensors.
  */
 export function peftState<T extends HostTensor | LazyTensor>(
   state: ReadonlyMap<string, T>,
+  options: PeftOptions = {},
 ): Map<string, T> {
-  const adapters = [...state].filter(([name]) => FACTOR.test(name));
+  const adapters = [...state].filter(([name]) => FACTOR.test(name) || isSaved(name, options));
   return new Map(adapters.map(([name, values]) => [PREFIX + name, values]));
 }
 
 /**
  * The tensors of adapter_model.safetensors under the model's own names.
- * @throws {FormatError} for a tensor that is not a factor of an adapter, and for a factor without
- * its partner
+ * @throws {FormatError} for a tensor that is neither a factor of an adapter nor of a module that
+ * the options name, and for a factor without its partner
  */
 export function readPeftState<T extends HostTensor | LazyTensor>(
   tensors: ReadonlyMap<string, T>,
+  options: PeftOptions = {},
 ): Map<string, T> {
   const state = new Map<string, T>();
   for (const [name, values] of tensors) {
     const path = name.startsWith(PREFIX) ? name.slice(PREFIX.length) : name;
-    if (!FACTOR.test(path)) {
+    if (!FACTOR.test(path) && !isSaved(path, options)) {
       throw new FormatError(
-        `adapter_model.safetensors: expected lora_A and lora_B weights alone, got '${name}'. Layers that were trained whole (modules_to_save) and other kinds of adapters are not read.`,
+        `adapter_model.safetensors: expected lora_A and lora_B weights alone, got '${name}'. Layers that were trained whole (modules_to_save) and are not asked for, and other kinds of adapters are not read.`,
       );
     }
     state.set(path, values);
@@ -191,6 +213,11 @@ export function readPeftState<T extends HostTensor | LazyTensor>(
     }
   }
   return state;
+}
+
+/** Whether a tensor belongs to one of the modules that were trained whole. */
+function isSaved(name: string, { modulesToSave = [] }: PeftOptions): boolean {
+  return modulesToSave.some((path) => `.${name}`.includes(`.${path}.`));
 }
 
 /** The paths of the layers that a state has adapters for. */

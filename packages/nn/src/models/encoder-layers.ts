@@ -5,6 +5,7 @@ import {
   type Activation,
   add,
   type Device,
+  embedding,
   headsOf,
   reshape,
   ShapeError,
@@ -197,14 +198,15 @@ export class EncoderOutput extends Module<[x: Tensor, residual: Tensor], Tensor>
   }
 }
 
+/** What the pooler is to compute. */
+export type EncoderPooling = Pick<EncoderOptions, 'isPooled' | 'pooledTokens'>;
+
 /**
  * The pooler, which ends an encoder that has one. With `isPooled` it maps x [batch, seq,
- * hidden_size] to tanh(dense(x's first token)) [batch, hidden_size], else it gives back x.
+ * hidden_size] to tanh(dense(x's first token)) [batch, hidden_size], or to such a row for each of
+ * the given tokens, else it gives back x.
  */
-export class EncoderPooler extends Module<
-  [x: Tensor, options?: Pick<EncoderOptions, 'isPooled'>],
-  Tensor
-> {
+export class EncoderPooler extends Module<[x: Tensor, options?: EncoderPooling], Tensor> {
   /** Its weight is [hidden_size, hidden_size]. */
   readonly dense: Linear;
 
@@ -217,14 +219,17 @@ export class EncoderPooler extends Module<
 
   async forward(
     x: Tensor,
-    { isPooled = false }: Pick<EncoderOptions, 'isPooled'> = {},
+    { isPooled = false, pooledTokens }: EncoderPooling = {},
   ): Promise<Tensor> {
     if (!isPooled) {
       return x;
     }
     const [batch, , width] = x.shape as [number, number, number];
-    const first = reshape(slice(x, { axis: 1, start: 0, end: 1 }), [batch, width]);
-    return tanh(await this.dense.call(first));
+    const rows =
+      pooledTokens === undefined
+        ? reshape(slice(x, { axis: 1, start: 0, end: 1 }), [batch, width])
+        : embedding(reshape(x, [-1, width]), pooledTokens);
+    return tanh(await this.dense.call(rows));
   }
 }
 

@@ -21,6 +21,11 @@ export interface EncoderOptions {
    * The model needs a pooler for it. Default false.
    */
   readonly isPooled?: boolean | undefined;
+  /**
+   * Which tokens' rows the pooler gets where isPooled is true, counted over all rows (u32 or i32
+   * [texts]): token 2 of row 1 of five is 7. Default: each row's first.
+   */
+  readonly pooledTokens?: Tensor | undefined;
 }
 
 const NAMES = [
@@ -28,6 +33,7 @@ const NAMES = [
   'positions',
   'tokenTypes',
   'isPooled',
+  'pooledTokens',
 ] as const satisfies (keyof EncoderOptions)[];
 
 /** The arguments of an encoder. */

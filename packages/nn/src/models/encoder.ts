@@ -63,12 +63,12 @@ export class Encoder extends TokenModel<EncoderConfig, EncoderArgs> {
 
   override argumentsOf(index: number, previous: unknown, args: EncoderArgs): readonly unknown[] {
     const [ids, options = {}] = args;
-    const { segments, positions, tokenTypes, isPooled } = options;
+    const { segments, positions, tokenTypes, isPooled, pooledTokens } = options;
     if (index === 0) {
       checkEncoderOptions(options, this.config.add_pooling_layer);
       return [ids, { positions, tokenTypes }];
     }
-    return [previous, index <= this.#numBlocks ? { segments } : { isPooled }];
+    return [previous, index <= this.#numBlocks ? { segments } : { isPooled, pooledTokens }];
   }
 }
 

@@ -23,7 +23,11 @@ const READERS: Readonly<Record<ModelConfig['model_type'], (fields: ConfigFields)
  * @throws {NnConfigError} naming a field that is missing, or whose value cannot work
  */
 export function parseModelConfig(text: string): ModelConfig {
-  const fields = parseConfigText(text);
+  return readModelConfig(parseConfigText(text));
+}
+
+/** Reads a model's configuration from the fields of its config.json. */
+export function readModelConfig(fields: ConfigFields): ModelConfig {
   const { model_type: type = 'gpt2' } = fields;
   if (typeof type !== 'string' || !Object.hasOwn(READERS, type)) {
     throw new FormatError(
@@ -41,7 +45,10 @@ export function modelConfigText(
   config: ModelConfig,
   options: { readonly dtype?: WeightsDType } = {},
 ): string {
-  const fields =
-    config.model_type === 'gpt2' ? gpt2ConfigFields(config) : decoderConfigFields(config);
-  return configText('modelConfigText', fields, options);
+  return configText('modelConfigText', modelConfigFields(config), options);
+}
+
+/** The fields of the config.json that describes a model. */
+export function modelConfigFields(config: ModelConfig): ConfigFields {
+  return config.model_type === 'gpt2' ? gpt2ConfigFields(config) : decoderConfigFields(config);
 }

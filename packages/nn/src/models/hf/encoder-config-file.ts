@@ -30,7 +30,11 @@ const OWN: ReadonlySet<string> = new Set(Object.keys(ENCODER_DEFAULTS));
  * @throws {NnConfigError} naming a field whose value cannot work
  */
 export function parseEncoderConfig(text: string): EncoderConfig {
-  const fields = parseConfigText(text);
+  return readEncoderConfig(parseConfigText(text));
+}
+
+/** Reads an encoder's configuration from the fields of its config.json. */
+export function readEncoderConfig(fields: ConfigFields): EncoderConfig {
   if (fields.model_type !== ENCODER_DEFAULTS.model_type) {
     throw new FormatError(
       `config.json: expected model_type to be ${ENCODER_DEFAULTS.model_type}, got ${JSON.stringify(fields.model_type)}. Other encoders are not supported.`,
@@ -53,13 +57,17 @@ export function encoderConfigText(
   config: EncoderConfig,
   options: { readonly dtype?: WeightsDType } = {},
 ): string {
+  return configText('encoderConfigText', encoderConfigFields(config), options);
+}
+
+/** The fields of the config.json that describes an encoder. */
+export function encoderConfigFields(config: EncoderConfig): ConfigFields {
   const { model_type, add_pooling_layer: hasPooler, ...rest } = config;
-  const fields = {
+  return {
     model_type,
     architectures: [ARCHITECTURE],
     ...FIXED,
     ...rest,
     ...(hasPooler && { add_pooling_layer: hasPooler }),
   };
-  return configText('encoderConfigText', fields, options);
 }

@@ -7,13 +7,12 @@ import type { EncoderConfig } from '../encoder-config.js';
 import type { WeightsDType } from './config-text.js';
 import { encoderConfigText, parseEncoderConfig } from './encoder-config-file.js';
 import {
-  CONFIG,
   filesOf,
   type ModelFile,
   type ModelFileOptions,
   type ModelFiles,
   openWeights,
-  readText,
+  readConfig,
 } from './weight-files.js';
 
 /** An encoder as its files have it. */
@@ -23,7 +22,8 @@ export interface OpenEncoder {
   readonly state: ReadonlyMap<string, LazyTensor>;
 }
 
-const PREFIX = 'bert.';
+/** What the names of an encoder's tensors begin with beside those of a head. */
+export const ENCODER_PREFIX = 'bert.';
 /** Heads, and the numbers 0, 1, 2 and so on, which older files have as a tensor. */
 const FOREIGN = /^(cls\.|classifier\.|embeddings\.position_ids$)/;
 /** The names that files converted from TensorFlow use for weight and bias. */
@@ -38,20 +38,19 @@ const NORM_NAMES = { gamma: 'weight', beta: 'bias' } as const;
  * @throws {NnConfigError} naming a field of the config.json whose value cannot work
  */
 export async function openEncoder(files: ModelFiles): Promise<OpenEncoder> {
-  const source = await files.open(CONFIG);
-  if (source === undefined) {
-    throw new FormatError(`expected ${CONFIG} beside the weights, got no such file.`);
-  }
-  const config = parseEncoderConfig(await readText(CONFIG, source));
-  const state = ownTensors(await openWeights(files));
+  const config = parseEncoderConfig(await readConfig(files));
+  const state = encoderTensors(await openWeights(files));
   return { config: { ...config, add_pooling_layer: state.has('pooler.dense.weight') }, state };
 }
 
-/** The model's own tensors under its own names. */
-function ownTensors(tensors: ReadonlyMap<string, LazyTensor>): Map<string, LazyTensor> {
+/**
+ * An encoder's own tensors, of those of its files, under its own names.
+ * @throws {FormatError} where two names stand for one tensor
+ */
+export function encoderTensors(tensors: ReadonlyMap<string, LazyTensor>): Map<string, LazyTensor> {
   const state = new Map<string, LazyTensor>();
   for (const [given, tensor] of tensors) {
-    const bare = given.startsWith(PREFIX) ? given.slice(PREFIX.length) : given;
+    const bare = given.startsWith(ENCODER_PREFIX) ? given.slice(ENCODER_PREFIX.length) : given;
     const name = bare.replace(
       OLD_NORM,
       (_, old: keyof typeof NORM_NAMES) => `.LayerNorm.${NORM_NAMES[old]}`,

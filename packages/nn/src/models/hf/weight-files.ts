@@ -18,7 +18,7 @@ import { byteLengthOf } from './safetensors-header.js';
 
 const WEIGHTS = 'model.safetensors';
 const INDEX = 'model.safetensors.index.json';
-export const CONFIG = 'config.json';
+const CONFIG = 'config.json';
 /**
  * The size at which transformers begins a new file. The Hub refuses files of ten times this size.
  */
@@ -111,8 +111,20 @@ async function readIndex(source: ByteSource): Promise<Map<string, string>> {
   return new Map(Object.entries(map as Record<string, string>));
 }
 
+/**
+ * The text of the config.json beside a model's weights.
+ * @throws {FormatError} where there is none
+ */
+export async function readConfig(files: ModelFiles): Promise<string> {
+  const source = await files.open(CONFIG);
+  if (source === undefined) {
+    throw new FormatError(`expected ${CONFIG} beside the weights, got no such file.`);
+  }
+  return readText(CONFIG, source);
+}
+
 /** Reads a whole file of text. */
-export async function readText(name: string, source: ByteSource): Promise<string> {
+async function readText(name: string, source: ByteSource): Promise<string> {
   if (source.byteLength > MAX_TEXT_BYTES) {
     throw new FormatError(
       `${name}: expected at most ${MAX_TEXT_BYTES} bytes, got ${source.byteLength}.`,
