@@ -8,6 +8,7 @@ import { UsageError } from '../src/errors.js';
 import { keyOf } from '../src/flags/flag.js';
 import { idleFlags } from '../src/flags/flag-effects.js';
 import { FLAG_NAMES, FLAGS, type Flags } from '../src/flags/train-flags.js';
+import { adamW } from '../src/rank/strategies/model-parts.js';
 import type { PreparedRun } from '../src/run-config.js';
 import { changesOf, requireSameRun, type SavedRun } from '../src/saves/saved-run.js';
 import { parseFlags } from './support/parse-flags.js';
@@ -287,6 +288,16 @@ describe('a flag that changes nothing', () => {
     const flags = flagsOf(line);
     expect(idleFlags(flags, await resolveConfig(flags))).toEqual([]);
   });
+});
+
+it('each flag of the optimizer is an option of it, and vectors have no decay', async () => {
+  const line = '--lr 0.5 --beta1 0.25 --beta2 0.75 --eps 0.125 --weight-decay 2';
+  const { groups } = adamW([], await resolveConfig(flagsOf(line)));
+  const options = { params: [], lr: 0.5, betas: [0.25, 0.75], eps: 0.125 };
+  expect(groups).toEqual([
+    { ...options, weightDecay: 2 },
+    { ...options, weightDecay: 0 },
+  ]);
 });
 
 function literal(text = ''): string {

@@ -1,7 +1,7 @@
 // The command trains with LoRA: a base model goes in, adapters come out in PEFT's files, and
 // training continues from them.
 
-import { appendFileSync, cpSync, readdirSync, readFileSync } from 'node:fs';
+import { appendFileSync, cpSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fromF32Array, toF32Array } from '@shardweave/dtypes';
 import {
@@ -91,6 +91,16 @@ describe('adapters', () => {
     await expect(run(`${flags} --lora-alpha 1`)).rejects.toThrow(
       /another --lora-alpha: 8, got 1\. Give --lora-alpha/,
     );
+  });
+
+  it('are not trained beside a part of a deeper model', async () => {
+    const directory = newFolder();
+    cpSync(`${ROOT}${BASE}`, directory, { recursive: true });
+    const path = join(directory, 'config.json');
+    const config = JSON.parse(readFileSync(path, 'utf8')) as object;
+    writeFileSync(path, JSON.stringify({ ...config, n_layer: 1 }));
+    const flags = `--model ${directory} ${DATA} --lora-rank 4 --strategy single --steps 1`;
+    await expect(runFlags(flags.split(' '))).rejects.toThrow(/Unexpected: transformer\.h\.1\./);
   });
 
   it('stand beside a base of 16 bits', async () => {

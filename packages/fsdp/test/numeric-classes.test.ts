@@ -2,11 +2,11 @@
 
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { type FsdpOptions, FullyShardedDataParallel, syncReplicas } from '@shardweave/fsdp';
-import { gradNorm, Linear, Sgd, scaleGradients, stateDict } from '@shardweave/nn';
+import { Embedding, gradNorm, Linear, Sgd, scaleGradients, stateDict } from '@shardweave/nn';
 import { crossEntropy, Device, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { sharedBackend } from '../../../tooling/test-kit/index.ts';
+import { onRanks, sharedBackend } from '../../../tooling/test-kit/index.ts';
 
 // These are the classes of this host, whose products may be fused.
 const CPU = await new Device(await sharedBackend()).numericClass();
@@ -56,6 +56,23 @@ it.each<[string, (group: ProcessGroup) => Promise<FsdpOptions>]>([
     expect(classes).toEqual([CPU, REFERENCE]);
     expect(text).toContain('ranks of 2 numeric classes');
   }
+});
+
+it('a shard of several parts is made equal in all of them', async () => {
+  const size = 2 ** 20 + 128; // parts of 4 MiB: one, and the beginning of another
+  await onRanks(2, async ({ rank, device, group }) => {
+    const inner = new Embedding(device, { numEmbeddings: size / 128, embeddingDim: 128 });
+    const model = new FullyShardedDataParallel(inner, {
+      processGroup: await group.split(rank),
+      replicateGroup: group,
+    });
+    await model.initialize();
+    const { flat } = model.units[0]!;
+    const numbers = Float32Array.from({ length: size }, (_, i) => (rank === 0 ? i : -1));
+    flat.storage.write(new Uint8Array(numbers.buffer));
+    await syncReplicas(model);
+    expect((await flat.toArray()).every((value, i) => value === i)).toBe(true);
+  });
 });
 
 /**

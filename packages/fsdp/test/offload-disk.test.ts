@@ -182,6 +182,23 @@ describe('a full disk', () => {
     },
   );
 
+  it('takes what a load brought when there is room again', async () => {
+    await onRanks(1, async (rank) => {
+      let isFull = false;
+      const store = refusing(createHostStore(), () => isFull);
+      const { model, step } = storedTraining(rank, store);
+      const before = await stateDict(model);
+      await step(0);
+      isFull = true;
+      await expect(loadStateDict(model, before)).rejects.toMatchObject({ code: 'FULL' });
+      isFull = false;
+      const [home] = model.units.map(({ values }) => values.home!);
+      expect(home!.hasUnsaved).toBe(true);
+      await commitOffload(model);
+      expect(home!.hasUnsaved).toBe(false);
+    });
+  });
+
   it('leaves the last generation to the next process that opens it', async () => {
     const directory = newFolder();
     const [before] = await onRanks(1, async (rank) => {

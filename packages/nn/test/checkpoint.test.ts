@@ -297,6 +297,19 @@ describe('checkpoint', () => {
     expect(await run(true)).toEqual(await run(false));
   });
 
+  it('leaves an input that it hands through as the caller has it', async () => {
+    const device = makeDevice();
+    const linear = new Linear(device, { inFeatures: 3, outFeatures: 3 });
+    const both = async (_: object, x: Tensor) => [await linear.call(x), x] as const;
+    const segment = checkpoint(moduleOf(device, { linear }, both));
+    const x = device.tensor(values(6), [2, 3]);
+    const [output, through] = await segment.call(x);
+    expect([x.requiresGrad, through === x]).toEqual([false, false]);
+    expect(await read(through)).toEqual(await read(x));
+    await sum(mul(output, through)).backward();
+    expect(linear.weight.grad).toBeDefined();
+  });
+
   it('keeps nothing without grad mode and follows train and eval', async () => {
     const device = makeDevice();
     const block = new Linear(device, { inFeatures: 3, outFeatures: 3 }).eval();

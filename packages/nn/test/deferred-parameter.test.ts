@@ -1,6 +1,14 @@
 // The parameters of these modules have no memory until somebody makes or loads their values.
 
-import { Gpt2, LayerNorm, Linear, loadStateDict, ParameterInit, stateDict } from '@shardweave/nn';
+import {
+  castInPlace,
+  Gpt2,
+  LayerNorm,
+  Linear,
+  loadStateDict,
+  ParameterInit,
+  stateDict,
+} from '@shardweave/nn';
 import { deferredParameter, hostRecipe, materialize, recipeOf } from '@shardweave/nn/flat';
 import { StateError, Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
@@ -75,6 +83,21 @@ it('a recipe of the host is asked for 4 MiB at a time', async () => {
   recipe.draw(part, 3);
   expect(starts).toEqual([3]);
   expect([...(await part.toArray())]).toEqual([3, 4, 5, 6, 7]);
+});
+
+it('a recipe is drawn in parts of a million into 16 bits, each part its own values', async () => {
+  const device = makeDevice();
+  const size = 2 ** 20 + 2;
+  const recipe = hostRecipe((numbers, start) => {
+    numbers.forEach((_, i) => {
+      numbers[i] = (start + i) % 251; // f16 has each of these
+    });
+  });
+  const tensor = deferredParameter(device, [size], recipe);
+  castInPlace(tensor, 'f16');
+  materialize(tensor);
+  const drawn = await tensor.toArray();
+  expect(drawn.every((value, i) => value === i % 251)).toBe(true);
 });
 
 it('drawing makes nothing beside the parameter, on the device or on the way from the host', () => {

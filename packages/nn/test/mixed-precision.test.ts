@@ -270,6 +270,16 @@ describe('the copies', () => {
     });
   });
 
+  it('refuse a write during backward, such as that of a step of the program', async () => {
+    const { device, net } = packed();
+    const [, , , bias] = net.parameters();
+    device.autograd.onGradientFinal(bias!, () => {
+      device.backend.run('fill', { out: bias!.view(), value: 0 });
+      bias!.storage.markWritten();
+    });
+    await expect(backward(net, 1)).rejects.toThrow('would be lost. Load a state dict instead.');
+  });
+
   it('are outdated by a load where a graph has saved them', async () => {
     const { device, net } = packed();
     const state = await stateDict(net);

@@ -6,6 +6,7 @@ import {
   Sgd,
   type SgdOptions,
 } from '@shardweave/nn';
+import { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { gradientAt, leaves, setGradients } from './support/gradient-leaves.js';
 import { expectClose, makeDevice, read, values } from './support/support.js';
@@ -78,7 +79,8 @@ describe('Adam and AdamW', () => {
     const starts = await Promise.all(params.map(read));
     const options = { lr: 0.05, betas: [0.9, 0.999], eps: 1e-2, weightDecay: 0.01 } as const;
     const optimizer = new AdamW(params, options);
-    const gradScale = device.tensor([0.25]);
+    const scales = device.tensor([4, 0.25]);
+    const gradScale = new Tensor(scales.storage, [1], 1); // a part of a larger tensor
     for (let t = 1; t <= STEPS; t++) {
       setGradients(params, t);
       await optimizer.step({ gradScale });

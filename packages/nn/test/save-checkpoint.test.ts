@@ -195,6 +195,23 @@ it('a group that was not saved keeps its options where names need not fit', asyn
   ]);
 });
 
+it('state that no option asks for any more is left out where its parameter is frozen now', async () => {
+  const device = makeDevice();
+  const store = place();
+  const source = net(device);
+  const optimizer = new Sgd(source.parameters(), { lr: 0.5, momentum: 0.9 });
+  await stepOnce(source, optimizer);
+  optimizer.groups[0]!.momentum = 0;
+  await saveCheckpoint(source, store, { optimizer });
+  const target = net(device, 2);
+  const own = new Sgd(target.parameters(), { lr: 0.5, momentum: 0.9 });
+  for (const parameter of target.parameters()) {
+    parameter.requiresGrad = false;
+  }
+  await loadCheckpoint(target, store, { optimizer: own });
+  expect(await textOf(target)).toEqual(await textOf(source));
+});
+
 describe('refuses, and writes nothing', () => {
   it('state of another optimizer, or none, or other groups', async () => {
     const device = makeDevice();
