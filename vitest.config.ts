@@ -22,6 +22,7 @@ const TOGETHER = [
   'packages/{checkpoint,ddp-buckets,dtypes,fsdp,memory-tracker,nn,offload,tensor-core}/test/**/*.test.ts',
   'packages/collectives/test/!(attacked-job|blame|faults|kubernetes-example|launch-process|mpi|mpi.long|shm-threads|ws-fuzz|ws-wire).test.ts',
   'packages/gguf/test/!(llama-cpp).test.ts',
+  'packages/onnx/test/!(transformers-js.long).test.ts',
   'packages/shard-store/test/!(directory|disk-failure|owners).test.ts',
   'tooling/checks/{architecture,doc-examples,figures,layout,links,mutants,parity,words,workflows}.test.ts',
   'apps/trainer/test/!(command|dashboard-page|fine-tune|killed-runs|killed-runs.long|launch|mpi|run-end|run-end.long|text-size.long|webgpu-losses).test.ts',

@@ -13,6 +13,7 @@ export const ARROWS: Readonly<Record<string, readonly string[]>> = {
   offload: ['nn', 'tensor-core', 'shard-store', 'dtypes'],
   'memory-tracker': ['nn', 'tensor-core', 'dtypes'],
   gguf: ['nn', 'dtypes'],
+  onnx: ['nn', 'dtypes'],
   trainer: [
     'dtypes',
     'collectives',

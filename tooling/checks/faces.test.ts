@@ -16,6 +16,7 @@ const MOST_VALUES: Readonly<Record<string, number>> = {
   'memory-tracker': 13,
   nn: 105,
   offload: 8,
+  onnx: 6,
   'shard-store': 11,
   'tensor-core': 105,
 };

@@ -10,6 +10,7 @@ import { installDependencies, installRivals } from './install.mjs';
 import { installNodes, NODES, nodeOf } from './nodes.mjs';
 import { ROOT } from './root.mjs';
 import { SetupError } from './setup-error.mjs';
+import { transformersForTests } from './transformers.mjs';
 
 const VITEST = join(ROOT, 'node_modules/vitest/vitest.mjs');
 
@@ -57,7 +58,7 @@ const COMMANDS = {
   build,
   test: (args) => test(args, {}),
   'test:nodes': testNodes,
-  'test:long': (args) => test(args, { SHARDWEAVE_LONG: '1' }),
+  'test:long': testLong,
   bench,
   kernels,
   mutants,
@@ -128,6 +129,13 @@ async function test(args, environment) {
     ...blas.environment,
     ...environment,
   });
+}
+
+/** Runs all tests, with what only the long ones need. */
+async function testLong(args) {
+  await installDependencies();
+  const { environment } = await transformersForTests();
+  await test(args, { ...environment, SHARDWEAVE_LONG: '1' });
 }
 
 /** Provides what tests need of the machine: a WebGPU driver, a browser, an mpirun, a BLAS. */

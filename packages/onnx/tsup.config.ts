@@ -1,0 +1,11 @@
+import { defineConfig } from 'tsup';
+import { declarations } from '../../tooling/tsup/declarations.ts';
+
+export default defineConfig({
+  entry: ['src/index.ts'],
+  format: 'esm',
+  dts: declarations(),
+  clean: true,
+  target: 'es2022',
+  sourcemap: true,
+});
