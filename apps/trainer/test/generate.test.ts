@@ -282,6 +282,21 @@ describe('generate', () => {
     expect(out).not.toBe((await run([...flags, '--precision', 'bf16'])).out);
   });
 
+  it.each(['0', '1.2'])('a damaged model is told, at temperature %s', async (temperature) => {
+    const { directory, model } = await makeDirectory({});
+    const state = new Map(await stateDict(model));
+    const norm = state.get('model.norm.weight')!;
+    const data = new Uint8Array(new Float32Array(norm.shape[0]!).fill(Number.NaN).buffer);
+    state.set('model.norm.weight', { ...norm, data });
+    writeFileSync(join(directory, 'model.safetensors'), writeSafetensors(state));
+    const flags = ['--model', directory, '--prompt', PROMPT, '--temperature', temperature];
+    const { code, err } = await run(flags);
+    expect(err).toMatch(
+      /^error: --model: .* gives NaN for the next token\. Its weights, [^\n]*\n$/,
+    );
+    expect(code).toBe(2);
+  });
+
   it('computes in f32 over blocks, whatever the weights of the file', async () => {
     const { directory } = await makeDirectory({ dtype: 'bf16' });
     const drawn = ['--temperature', '1.2', '--max-tokens', '60', '--seed', '2', '--quiet'];

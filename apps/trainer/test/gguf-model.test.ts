@@ -101,6 +101,19 @@ beforeAll(async () => {
 });
 
 describe('a run over a GGUF file', () => {
+  it('says of a NaN in it that the weights are damaged, and not the rate too high', async () => {
+    const bytes = readFileSync(plain);
+    bytes.writeFloatLE(Number.NaN, bytes.byteLength - 4);
+    const damaged = join(folder, 'damaged.gguf');
+    writeFileSync(damaged, bytes);
+    const flags = `--lora-rank 2 --strategy single ${DATA}`;
+    const { code, err } = await runCli(`train --model ${damaged} ${flags}`.split(' '));
+    expect(err).toMatch(
+      /^error: The loss is not a number at step 1, before any weight has changed: the model's own weights are damaged, [^\n]*\n$/,
+    );
+    expect(code).toBe(1);
+  });
+
   it('has the losses of one over the directory, and leaves a model with its tokenizer', async () => {
     const out = join(folder, 'trained');
     const expected = await lossesOf(`--model ${directory} --strategy single`);

@@ -1,6 +1,6 @@
 // Opens a model to make text with.
 
-import { generate, KeyValueCache, longestRow, nextLogits } from '@shardweave/nn';
+import { generate, KeyValueCache, longestRow, NnConfigError, nextLogits } from '@shardweave/nn';
 import { tokenizerName } from '../config/resolve-config.js';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
@@ -37,7 +37,7 @@ export async function openTextModel(
   return makeTextModel({ opened, config, tokenizer, flags });
 }
 
-/** Turns a budget that nothing fits into the user's mistake. */
+/** Turns a budget that nothing fits, and weights that are no numbers, into the user's mistake. */
 async function* explained(
   tokens: AsyncGenerator<number, void, undefined>,
   flags: GenerateFlags,
@@ -45,6 +45,12 @@ async function* explained(
   try {
     yield* tokens;
   } catch (cause) {
+    if (cause instanceof NnConfigError) {
+      throw new UsageError(
+        `--model: ${flags.model} gives NaN for the next token. Its weights, or those of its adapters, are damaged, or --precision is too narrow for them.`,
+        { cause },
+      );
+    }
     throw explainBudget(cause, flags);
   }
 }

@@ -158,6 +158,11 @@ async function timedStep(
 /** An infinite loss ends a run as NaN does: beyond the largest f32, no step leads back. */
 function divergedAt(step: number, loss: number): DivergedError {
   const what = Number.isNaN(loss) ? 'not a number' : 'infinite';
+  if (step === 1) {
+    return new DivergedError(
+      `The loss is ${what} at step 1, before any weight has changed: the model's own weights are damaged, or --precision is too narrow for them.`,
+    );
+  }
   return new DivergedError(
     `The loss is ${what} at step ${step}: the run diverged. Use a smaller --lr, a longer --warmup or --clip 1.`,
   );
