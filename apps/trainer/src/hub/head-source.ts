@@ -47,7 +47,7 @@ export class HeadSource implements ByteSource {
    */
   async keep(path: string): Promise<void> {
     makeDirectory(dirname(path));
-    const part = `${path}.incomplete`;
+    const part = `${path}.${process.pid}.incomplete`; // two commands may write one file at once
     const file = await open(part, 'w');
     try {
       for (const { offset, bytes } of [{ offset: 0, bytes: this.#head }, ...this.#parts]) {

@@ -1,4 +1,4 @@
-// The kernel that reads a matrix whose numbers lie in ggml's blocks.
+// The kernels that read a matrix whose numbers lie in ggml's blocks.
 
 import type { BlockType } from '@shardweave/dtypes/blocks';
 import type { View } from '../view.js';
