@@ -2,7 +2,11 @@
 // time.
 
 import type { ModelFile } from '@shardweave/nn';
-import { type EncoderConfig, parseEncoderConfig } from '@shardweave/nn/embedding';
+import {
+  type EncoderConfig,
+  parseEncoderConfig,
+  parseSequenceClassifierConfig,
+} from '@shardweave/nn/embedding';
 import { encoderGraph } from './encoder-graph.js';
 import { OnnxModelError, OnnxUsageError } from './errors.js';
 import { floatTypeOf, type OnnxDType } from './layers.js';
@@ -13,7 +17,10 @@ export type OnnxTask = 'feature-extraction' | 'text-classification';
 
 /** An encoder to be written. */
 export interface OnnxModel {
-  /** Its configuration, or the text of its config.json. */
+  /**
+   * Its configuration, or the text of its config.json: for classification, that of a classifier,
+   * whose `architectures` say so.
+   */
   readonly config: EncoderConfig | string;
   /**
    * Its weights under the Hub's names, with or without the prefix `bert.`; f32, f16 or bf16.
@@ -74,7 +81,7 @@ export function onnxModel(model: OnnxModel, options: OnnxModelOptions): ModelFil
   const { config } = model;
   const state = ownNames(model.state);
   const weights = new ModelWeights(state, floatTypeOf(dtype));
-  const resolved = typeof config === 'string' ? parseEncoderConfig(config) : config;
+  const resolved = typeof config === 'string' ? encoderOf(config, task) : config;
   const labels = task === 'text-classification' ? numLabels(state) : undefined;
   const graph = encoderGraph(resolved, { weights, dtype, labels });
   checkNames(weights, task);
@@ -91,6 +98,20 @@ export function onnxModel(model: OnnxModel, options: OnnxModelOptions): ModelFil
     byteLength: file.byteLength,
     pieces: () => file.pieces(),
   };
+}
+
+/** The encoder that the text of a config.json describes. */
+function encoderOf(text: string, task: OnnxTask): EncoderConfig {
+  if (task === 'feature-extraction') {
+    return parseEncoderConfig(text);
+  }
+  const { base } = parseSequenceClassifierConfig(text);
+  if (base.model_type !== 'bert') {
+    throw new OnnxModelError(
+      `onnxModel: expected a classifier on an encoder (bert), got one on a ${base.model_type}. Decoders are not written.`,
+    );
+  }
+  return base;
 }
 
 /** The number of labels of a classifier's weights. */

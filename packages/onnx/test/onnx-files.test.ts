@@ -59,6 +59,34 @@ it('labels of another number than the weights are refused', () => {
   );
 });
 
+it("a reranker's config.json goes through as sentence-transformers writes it", async () => {
+  const single = new Map([...state].filter(([name]) => !name.startsWith('classifier')));
+  const row = { dtype: 'f32' as const, shape: [1, SMALL.hidden_size] };
+  single.set('classifier.weight', { ...row, data: new Uint8Array(SMALL.hidden_size * 4) });
+  single.set('classifier.bias', { dtype: 'f32', shape: [1], data: new Uint8Array(4) });
+  const texts = changed({
+    id2label: { 0: 'LABEL_0' },
+    sentence_transformers: { activation_fn: 'torch.nn.modules.linear.Identity', version: '4.0.1' },
+    sbert_ce_default_activation_function: 'torch.nn.modules.linear.Identity',
+  });
+  const files = onnxFiles({ texts, state: single }, { task: 'text-classification' });
+  const config = new TextDecoder().decode(await bytesOf(files[0]!));
+  expect(config).toBe(texts.get('config.json'));
+});
+
+it('a classifier on a decoder, and a plain encoder for classification, are refused', () => {
+  const gpt2 = { architectures: ['GPT2ForSequenceClassification'], model_type: 'gpt2' };
+  const decoder = textsOf(SMALL).set('config.json', JSON.stringify(gpt2));
+  const task = 'text-classification' as const;
+  expect(() => onnxFiles({ texts: decoder, state }, { task })).toThrow(
+    'onnxModel: expected a classifier on an encoder (bert), got one on a gpt2.',
+  );
+  const plain = changed({ architectures: ['BertModel'] });
+  expect(() => onnxFiles({ texts: plain, state }, { task })).toThrow(
+    /expected architectures to be BertForSequenceClassification, got \["BertModel"\]/,
+  );
+});
+
 it('a missing text, and no type at all, are refused', () => {
   for (const name of ['config.json', 'tokenizer.json', 'tokenizer_config.json']) {
     expect(() =>

@@ -24,6 +24,7 @@ export interface WriteOptions {
 
 /** A file that is to be written, such as a ModelFile. */
 export interface FilePieces {
+  /** Its name, or its path where a directory of files has folders. */
   readonly name: string;
   readonly byteLength: number;
   pieces(): AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
@@ -98,7 +99,9 @@ export async function writeDirectory(
   const all = [...files];
   const fill = async (part: string) => {
     for (const { name, byteLength, pieces } of all) {
-      await writePieces(join(part, name), pieces(), { signal, byteLength });
+      const place = join(part, name);
+      makeDirectory(dirname(place));
+      await writePieces(place, pieces(), { signal, byteLength });
     }
   };
   const byteLength = all.reduce((sum, file) => sum + file.byteLength, 0);

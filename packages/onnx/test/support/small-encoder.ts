@@ -65,7 +65,8 @@ export function textsOf(config: EncoderConfig): Map<string, string> {
     mask_token: '[MASK]',
   };
   const id2label = Object.fromEntries(LABELS.entries());
-  const fields = { ...JSON.parse(encoderConfigText(config)), id2label };
+  const architectures = ['BertForSequenceClassification'];
+  const fields = { ...JSON.parse(encoderConfigText(config)), architectures, id2label };
   return new Map(
     Object.entries({
       'config.json': fields,
