@@ -25,6 +25,7 @@ export const ARROWS: Readonly<Record<string, readonly string[]>> = {
     'ddp-buckets',
     'offload',
     'gguf',
+    'onnx',
   ],
 };
 

@@ -49,6 +49,7 @@ const SHARDWEAVE = [
   'convert',
   'merge',
   'gguf',
+  'onnx',
   'push',
   'report',
 ];

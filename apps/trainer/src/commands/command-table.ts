@@ -57,6 +57,11 @@ export const COMMANDS: readonly CommandEntry[] = [
     load: async () => (await import('./gguf.js')).gguf,
   },
   {
+    name: 'onnx',
+    summary: 'write a text encoder as the folder that transformers.js loads',
+    load: async () => (await import('./onnx.js')).onnx,
+  },
+  {
     name: 'push',
     summary: 'upload what a run has left to the Hugging Face Hub, with a card',
     load: async () => (await import('./push.js')).push,

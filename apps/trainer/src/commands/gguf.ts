@@ -2,13 +2,21 @@
 // that it loads beside their base.
 
 import { existsSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
-import { basename, join, resolve } from 'node:path';
-import { adapterGguf, GGUF_TYPES, GgufError, MODEL_TEXTS, modelGguf } from '@shardweave/gguf';
-import { parameterCount } from '@shardweave/nn';
+import { basename, resolve } from 'node:path';
+import {
+  adapterGguf,
+  GGUF_TYPES,
+  GgufError,
+  MODEL_TEXTS,
+  type ModelGguf,
+  modelGguf,
+} from '@shardweave/gguf';
+import { type ModelConfig, parameterCount } from '@shardweave/nn';
+import { encoderParameterCount } from '@shardweave/nn/embedding';
 import { TOKENIZER_FILE } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
 import { GGUF_END, ggufTexts, isGgufFile } from '../files/gguf-model.js';
+import { readTexts } from '../files/read-texts.js';
 import { writePieces, writeText } from '../files/write-file.js';
 import { flag, needed, type ValuesOf } from '../flags/flag.js';
 import { file, oneOf } from '../flags/flag-kinds.js';
@@ -17,8 +25,14 @@ import { hubNameOf, isHead } from '../hub/hub-name.js';
 import { parseModelName } from '../hub/model-name.js';
 import { findAdapter, readAdapter, withAdapterState } from '../model/adapter-directory.js';
 import {
-  findModel,
+  type ModelKind,
+  readEmbedder,
+  readModelKind,
+  withEncoder,
+} from '../model/encoder-directory.js';
+import {
   findModelDirectory,
+  findWeights,
   readModelConfig,
   withModelState,
 } from '../model/model-directory.js';
@@ -70,31 +84,40 @@ export const gguf = defineWriter({
       );
     }
     return flags.adapter === undefined
-      ? [await writeGguf(flags, signal)]
+      ? await writeGguf(flags, signal)
       : await writeAdapter(flags, flags.adapter, signal);
   },
 });
 
-/** Writes the file, whole or not at all; resolves to a line about it. */
+/** Writes the file, whole or not at all; resolves to lines about it. */
 async function writeGguf(
   { model, out, type = 'f16' }: ValuesOf<typeof FLAGS>,
   signal: AbortSignal,
-): Promise<string> {
-  const { path, config } = await findModel(model);
-  const texts = await readTexts(path);
+): Promise<string[]> {
+  const path = findWeights(model);
+  const kind = await readModelKind(path);
+  refuseClassifiers(path, kind);
+  const decoder = kind.isEncoder ? undefined : await readModelConfig(path);
+  const texts = isGgufFile(path) ? await ggufTexts(path) : await readTexts(path, MODEL_TEXTS);
   if (!texts.has(TOKENIZER_FILE)) {
     throw new UsageError(
       `--model: ${path} can't be a GGUF, for it has no ${TOKENIZER_FILE}. Put the model's own there; one that learnt bytes has none: train from a --model DIR that has one.`,
     );
   }
+  const embedder = await readEmbedder(path, kind);
+  const pooling = embedder?.pooling;
   const name = nameOf(path, model);
-  return await withModelState(path, config, async (state) => {
+  return await withParts(path, { kind, decoder }, async ({ type: family, state, count }) => {
     try {
-      const file = modelGguf({ texts, state }, { type, name });
+      const file = modelGguf({ texts, state }, { type, name, pooling });
       const { byteLength } = file;
       await writeOut(out, (path) => writePieces(path, file.pieces(), { signal, byteLength }));
-      const parameters = formatCount(parameterCount(config));
-      return `${out}: ${config.model_type}, ${parameters} parameters, ${type}, ${formatBytes(byteLength)}`;
+      const parameters = formatCount(count);
+      const how = pooling === undefined ? '' : `, pooling ${pooling}`;
+      return [
+        `${out}: ${family}, ${parameters} parameters, ${type}${how}, ${formatBytes(byteLength)}`,
+        ...(kind.isEncoder && pooling === undefined ? [NO_POOLING] : []),
+      ];
     } catch (cause) {
       if (cause instanceof GgufError) {
         throw new UsageError(`--model: ${path} can't be a GGUF. ${cause.message}`, { cause });
@@ -102,6 +125,42 @@ async function writeGguf(
       throw cause;
     }
   });
+}
+
+const NO_POOLING =
+  'it gives a row for each token, as llama.cpp converts an encoder without modules.json: pass --pooling mean (or cls) to its programs';
+
+/** @throws {UsageError} for a classifier on an encoder */
+function refuseClassifiers(path: string, { isEncoder, classifier }: ModelKind): void {
+  if (isEncoder && classifier !== undefined) {
+    throw new UsageError(
+      `--model: ${path} is a classifier (${classifier}), whose labels have no place in a GGUF. For transformers.js: shardweave onnx --model ${hubNameOf(path) ?? path} --out DIR.`,
+    );
+  }
+}
+
+interface Parts {
+  /** The model_type. */
+  readonly type: string;
+  readonly state: ModelGguf['state'];
+  /** Of parameters. */
+  readonly count: number;
+}
+
+/** Hands the parts of a model to `use`, be it an encoder or a language model. */
+async function withParts<T>(
+  path: string,
+  { kind, decoder }: { readonly kind: ModelKind; readonly decoder: ModelConfig | undefined },
+  use: (parts: Parts) => Promise<T>,
+): Promise<T> {
+  if (decoder === undefined) {
+    return await withEncoder(path, kind, ({ config, state }) =>
+      use({ type: config.model_type, state, count: encoderParameterCount(config) }),
+    );
+  }
+  return await withModelState(path, decoder, (state) =>
+    use({ type: decoder.model_type, state, count: parameterCount(decoder) }),
+  );
 }
 
 /**
@@ -157,18 +216,4 @@ function explain<T>(make: () => T): T {
 /** The name of a model: its own on the Hub, else that of its directory. */
 function nameOf(path: string, given: string): string {
   return hubNameOf(path)?.split('@')[0] ?? basename(resolve(given), GGUF_END);
-}
-
-async function readTexts(directory: string): Promise<Map<string, string>> {
-  if (isGgufFile(directory)) {
-    return await ggufTexts(directory);
-  }
-  const texts = new Map<string, string>();
-  for (const name of MODEL_TEXTS) {
-    const path = join(directory, name);
-    if (existsSync(path)) {
-      texts.set(name, await readFile(path, 'utf8'));
-    }
-  }
-  return texts;
 }

@@ -1,8 +1,10 @@
 // A file that is read by ranges, whatever its size, and what is said where files can't be used.
 
+import { existsSync } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
+import { join } from 'node:path';
 import { GgufError } from '@shardweave/gguf';
-import { type ByteSource, NnError, StateDictError } from '@shardweave/nn';
+import { type ByteSource, type ModelFiles, NnError, StateDictError } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
 import { describeSystemError } from '../system-error.js';
 
@@ -42,6 +44,28 @@ export class FileSource implements ByteSource {
       }
       done += bytesRead;
     }
+  }
+}
+
+/** Hands the files of `directory` to `use`, and closes those that it has opened when it is done. */
+export async function withModelFiles<T>(
+  directory: string,
+  use: (files: ModelFiles) => Promise<T>,
+): Promise<T> {
+  const opened: FileSource[] = [];
+  const open = async (name: string) => {
+    const path = join(directory, name);
+    if (!existsSync(path)) {
+      return undefined;
+    }
+    const source = await FileSource.open(path);
+    opened.push(source);
+    return source;
+  };
+  try {
+    return await use({ open });
+  } finally {
+    await Promise.all(opened.map((source) => source.close()));
   }
 }
 

@@ -14,7 +14,7 @@ import {
   type ReadModel,
   readGgufModel,
 } from '@shardweave/gguf/read';
-import { FileSource } from './file-source.js';
+import { withModelFiles } from './file-source.js';
 
 export const GGUF_END = '.gguf';
 
@@ -77,20 +77,8 @@ export function ggufTokenizer(path: string): Promise<Map<string, string>> {
   });
 }
 
-async function withGguf<T>(path: string, use: (gguf: Gguf) => Promise<T>): Promise<T> {
-  const opened: FileSource[] = [];
-  const open = async (name: string) => {
-    const place = join(dirname(path), name);
-    if (statSync(place, { throwIfNoEntry: false }) === undefined) {
-      return undefined;
-    }
-    const source = await FileSource.open(place);
-    opened.push(source);
-    return source;
-  };
-  try {
-    return await use(await openGgufShards({ open }, basename(path)));
-  } finally {
-    await Promise.all(opened.map((source) => source.close()));
-  }
+function withGguf<T>(path: string, use: (gguf: Gguf) => Promise<T>): Promise<T> {
+  return withModelFiles(dirname(path), async (files) =>
+    use(await openGgufShards(files, basename(path))),
+  );
 }

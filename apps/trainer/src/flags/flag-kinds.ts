@@ -124,6 +124,22 @@ export const oneOf = <const T extends readonly string[]>(values: T): FlagKind<T[
   meant: (typed) => ownValue(typed, values) ?? nearest(typed, values),
 });
 
+/** One or more of these values, each once, such as f32,q8. */
+export const someOf = <const T extends readonly string[]>(
+  values: T,
+): FlagKind<readonly T[number][]> => ({
+  schema: z
+    .array(z.enum(values))
+    .min(1)
+    .transform((given) => [...new Set(given)])
+    .describe(`one or more of ${values.join(', ')}, with commas between them`),
+  read: (typed) => String(typed).split(','),
+  meant: (typed) => {
+    const own = typed.split(',').map((name) => ownValue(name, values) ?? nearest(name, values));
+    return own.includes(undefined) ? undefined : own.join(',');
+  },
+});
+
 /**
  * A path. Config files name paths as the command line does: relative to where the command is
  * called.

@@ -91,8 +91,11 @@ export class CachedRepo {
   /** Remembers that a commit has no files of these names. */
   setLacking(commit: string, names: readonly string[]): void {
     const directory = join(this.path, NO_EXIST, commit);
-    makeDirectory(directory);
-    names.map((name) => writeText(join(directory, name), ''));
+    for (const name of names) {
+      const path = join(directory, name);
+      makeDirectory(dirname(path));
+      writeText(path, '');
+    }
   }
 
   /** The bytes of all files of a commit, by their names; undefined where nobody asked for them. */

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { MODEL_TEXTS } from '@shardweave/gguf';
 import type { ModelFiles } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
+import { poolingFile, SENTENCE_FILES } from '../files/sentence-files.js';
 import { isLacking } from './hub-cache.js';
 import type { HubClient, HubFile } from './hub-client.js';
 import { HubContentError } from './hub-errors.js';
@@ -28,6 +29,8 @@ export interface HubOptions extends RepoOptions {
 }
 
 const CONFIG = 'config.json';
+/** All texts that a command may read, of which most models are without some. */
+const TEXTS = [...MODEL_TEXTS, 'special_tokens_map.json', ...SENTENCE_FILES];
 const WEIGHTS = 'model.safetensors';
 const INDEX = 'model.safetensors.index.json';
 
@@ -49,8 +52,11 @@ export async function hubModel(name: ModelName, options: HubOptions = {}): Promi
         return ggufIn(at, name, options);
       }
       // Other programs don't note which of the other texts a model is without.
-      const isThere = at.cached.has(at.commit, CONFIG) && (!needsWeights || hasAllWeights(at));
-      return isThere ? at.cached.snapshot(at.commit) : undefined;
+      const path = at.cached.snapshot(at.commit);
+      const isKnown = (file: string) => at.cached.has(at.commit, file) || isLacking(path, file);
+      const hasTexts = at.cached.has(at.commit, CONFIG) && poolingIn(path).every(isKnown);
+      const isThere = hasTexts && (!needsWeights || hasAllWeights(at));
+      return isThere ? path : undefined;
     },
     isWhole: (at) =>
       meansGguf(name, pathsIn(at))
@@ -97,8 +103,13 @@ function isWhole(at: RepoCommit, { needsWeights = true }: HubOptions): boolean {
   const { cached, commit } = at;
   const path = cached.snapshot(commit);
   const isKnown = (name: string) => cached.has(commit, name) || isLacking(path, name);
-  const hasTexts = cached.listing(commit) !== undefined && MODEL_TEXTS.every(isKnown);
-  return hasTexts && (!needsWeights || hasAllWeights(at));
+  const hasTexts = cached.listing(commit) !== undefined && TEXTS.every(isKnown);
+  return hasTexts && poolingIn(path).every(isKnown) && (!needsWeights || hasAllWeights(at));
+}
+
+/** The file of an embedder's pooling, of which its modules.json tells. */
+function poolingIn(path: string): readonly string[] {
+  return [poolingFile(path) ?? []].flat();
 }
 
 /** Whether a snapshot has all files of the weights, or its commit has none. */
@@ -181,10 +192,12 @@ async function downloadLayout(
     await downloadAll(wanted, at, tools);
   };
   const path = cached.snapshot(commit);
-  await take(MODEL_TEXTS);
+  await take(TEXTS);
+  const pooling = poolingIn(path);
+  await take(pooling);
   cached.setLacking(
     commit,
-    [...MODEL_TEXTS, WEIGHTS, INDEX].filter((name) => !files.has(name)),
+    [...TEXTS, ...pooling, WEIGHTS, INDEX].filter((name) => !files.has(name)),
   );
   if (needsWeights) {
     await take(files.has(WEIGHTS) ? [WEIGHTS] : [INDEX]);

@@ -9,12 +9,11 @@ import {
   type HostTensor,
   type LazyTensor,
   type ModelConfig,
-  type ModelFiles,
   openModelState,
   parseModelConfig,
 } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
-import { explainFiles, FileSource } from '../files/file-source.js';
+import { explainFiles, withModelFiles } from '../files/file-source.js';
 import { GGUF_END, ggufConfig, isGgufFile, withGgufModel } from '../files/gguf-model.js';
 import { RUN_FILES } from '../files/run-files.js';
 import { hasSaves, savesOf } from '../files/save-directory.js';
@@ -117,14 +116,22 @@ export async function findModel(
   given: string,
   flag = '--model',
 ): Promise<{ readonly path: string; readonly config: ModelConfig }> {
+  const path = findWeights(given, flag);
+  return { path, config: await readModelConfig(path) };
+}
+
+/**
+ * The directory, or the GGUF file, of a model of any kind with weights.
+ * @throws {UsageError} where there is none
+ */
+export function findWeights(given: string, flag = '--model'): string {
   const directory = findModelDirectory(resolve(given));
   if (directory?.hasWeights !== true) {
     throw new UsageError(
       `${flag}: expected a directory with config.json and weights, or a GGUF file, got ${given}. Train one first, or give that of a model.`,
     );
   }
-  const { path } = directory;
-  return { path, config: await readModelConfig(path) };
+  return directory.path;
 }
 
 /**
@@ -145,23 +152,9 @@ export async function withModelState<T>(
       ),
     );
   }
-  const opened: FileSource[] = [];
-  const files: ModelFiles = {
-    open: async (name) => {
-      const path = join(directory, name);
-      if (!existsSync(path)) {
-        return undefined;
-      }
-      const source = await FileSource.open(path);
-      opened.push(source);
-      return source;
-    },
-  };
-  try {
-    return await explainModel(directory, async () => use(await openModelState(files, config)));
-  } finally {
-    await Promise.all(opened.map((source) => source.close()));
-  }
+  return await explainModel(directory, () =>
+    withModelFiles(directory, async (files) => use(await openModelState(files, config))),
+  );
 }
 
 /** Turns what is wrong with a file into the user's mistake. */
