@@ -245,7 +245,7 @@ const REFUSED: readonly (readonly [name: keyof Flags, line: string, says: string
   [
     'trainOnPrompt',
     '--train-on-prompt',
-    'is for documents, a file of JSON lines or Parquet, got --data (the',
+    'is for documents, a file of JSON lines, Parquet, CSV or TSV, got --data (the',
   ],
   ['decaySteps', '--decay-steps 5', 'is for --schedule wsd, got --schedule cosine.'],
   [

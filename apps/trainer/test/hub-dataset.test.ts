@@ -10,6 +10,7 @@ import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { chooseSplit } from '../src/hub/choose-split.js';
 import { parseDataName } from '../src/hub/data-name.js';
 import { type DatasetOptions, datasetFiles, hubDataset } from '../src/hub/hub-dataset.js';
+import { entriesOf } from './support/data-documents.js';
 import { PlayedHub } from './support/hub-server.ts';
 import { lettersDirectory } from './support/letters-tokenizer.js';
 import { runCli } from './support/run-cli.js';
@@ -132,6 +133,7 @@ describe('the files of a split', () => {
       '',
       'default:train b.parquet c.parquet',
     ],
+    ['tables as text', ['test.csv', 'train.TSV', 'a.txt'], '', 'default:train train.TSV'],
     [
       'no files about data',
       ['dataset_infos.json', '.x/a.json', 'a.txt', 'LICENSE.txt'],
@@ -188,16 +190,16 @@ describe('the files of a split', () => {
     ],
     [
       'readable files',
-      ['a.csv', 'b.csv', 'load.py'],
+      ['a.zip', 'b.zip', 'load.py'],
       '',
-      /expected JSON lines, Parquet or text in a\/b, got files of other kinds: 2 \.csv, 1 \.py\. .*hf:a\/b@refs\/convert\/parquet/,
+      /expected JSON lines, Parquet, CSV, TSV or text in a\/b, got files of other kinds: 2 \.zip, 1 \.py\. .*hf:a\/b@refs\/convert\/parquet/,
     ],
     [
       'a readable config',
-      ['a.csv', 'b.json'],
+      ['a.zip', 'b.json'],
       '',
-      /got files of other kinds: 1 \.csv\./,
-      '---\nconfigs:\n- data_files: a.csv\n---',
+      /got files of other kinds: 1 \.zip\./,
+      '---\nconfigs:\n- data_files: a.zip\n---',
     ],
     ['files', [], '', /got no files/],
   ])('are refused without %s', (_what, paths, name, says, readme) => {
@@ -218,6 +220,16 @@ it('the files of a split, and no others, come once, in order of their names', as
   expect([hub.requests.length, hub.bytesSent]).toEqual([1, bytesSent]);
   await find(found.pinned);
   expect(hub.requests).toHaveLength(1);
+});
+
+it('tables in CSV are one after the other, each with a header', async () => {
+  publish({ 'b.csv': 'more,text\n1,cd\n', 'a.csv': 'text;more\nab;2\n' });
+  const { pinned } = await find(`hf:${REPO}`);
+  const texts = (await entriesOf(pinned)).map(({ text }) => JSON.parse(text) as unknown);
+  expect(texts).toEqual([
+    { text: 'ab', more: '2' },
+    { more: '1', text: 'cd' },
+  ]);
 });
 
 it('--valid takes a split to evaluate on', async () => {

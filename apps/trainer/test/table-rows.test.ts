@@ -8,11 +8,8 @@ import { parquetWriteBuffer } from 'hyparquet-writer';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { DataBytes } from '../src/data/data-bytes.js';
-import { DataSource, type SourceEntry } from '../src/data/data-source.js';
-import { TokenFile } from '../src/data/token-file.js';
-import { tokenize } from '../src/data/tokenize.js';
+import { entriesOf, tokensOf } from './support/data-documents.js';
 import { jsonlFile } from './support/jsonl-data.js';
-import { lettersDirectory } from './support/letters-tokenizer.js';
 
 type Table = Omit<Parameters<typeof parquetWriteBuffer>[0], 'writer'>;
 
@@ -53,28 +50,6 @@ const CHAT_TABLE: Table = {
     { name: 'at', type: 'INT64', converted_type: 'TIMESTAMP_MILLIS', repetition_type: OPTIONAL },
   ],
 };
-
-/** The entries of a file. */
-async function entriesOf(path: string) {
-  const source = await DataSource.open(path, '--data');
-  const entries: SourceEntry[] = [];
-  for await (const entry of source.entries()) {
-    entries.push(entry);
-  }
-  return entries;
-}
-
-/** The tokens of a file with the tokenizer of letters, and the rows that they are of. */
-async function tokensOf(file: string) {
-  const part = join(newFolder(), 'tokens');
-  const tokenizerDirectory = lettersDirectory({});
-  await tokenize({ flag: '--data', file, tokenizer: 'model', tokenizerDirectory, part }, () => {});
-  const tokens = await TokenFile.open(part);
-  const { index } = tokens;
-  const all = await tokens.read(0, index.tokens);
-  await tokens.close();
-  return { all, lines: Array.from(all, (_, i) => i < index.documents && tokens.document(i).line) };
-}
 
 it('a row is the JSON object that JSON lines have', async () => {
   const rows = await entriesOf(tableFile(CHAT_TABLE));

@@ -5,16 +5,19 @@ import { closeSync, openSync, readSync, statSync } from 'node:fs';
 import { UsageError } from '../errors.js';
 import type { DataBytes } from './data-bytes.js';
 
+/** The separator of TSV is a tab; that of CSV is told by the header. */
+export type CsvFormat = 'csv' | 'tsv';
+
 /**
  * A text; a document a line; objects of JSON wherever they begin, in an array or not, which are
- * counted as entries; or a table in Parquet with a document a row.
+ * counted as entries; or a table in Parquet, CSV or TSV with a document a row.
  */
-export type DataFormat = 'text' | 'lines' | 'entries' | 'table';
+export type DataFormat = 'text' | 'lines' | 'entries' | 'table' | CsvFormat;
 
 export interface Entry {
   /** The JSON text of a document. */
   readonly text: string;
-  /** The number of its line or, without lines, its own among entries or rows; from 1. */
+  /** The number of its first line or, without lines, its own among entries or rows; from 1. */
   readonly number: number;
   /** The byte after its end in the file. */
   readonly endByte: number;
@@ -27,16 +30,23 @@ const TABLE = Buffer.of(0x50, 0x41, 0x52, 0x31, 0x15);
 /** The beginning of a file of objects. */
 const OBJECTS = /^\ufeff?\s*(\[\s*)?\{\s*["}]/;
 
+/** Formats by the names of files. */
+const NAMED: readonly (readonly [name: RegExp, format: DataFormat])[] = [
+  [/\.(jsonl|ndjson|json)$/i, 'lines'],
+  [/\.parquet$/i, 'table'],
+  [/\.csv$/i, 'csv'],
+  [/\.tsv$/i, 'tsv'],
+];
+
 /**
  * Tells the format by the first object. A file that begins otherwise is a text, unless its name
- * says that it is JSON; so is one that can't be read, which is an error later.
+ * says that it is JSON or a table; so is one that can't be read, which is an error later.
  */
 export function fileFormat(file: string | undefined): DataFormat {
   if (file === undefined) {
     return 'text';
   }
-  const isLines = /\.(jsonl|ndjson|json)$/i.test(file);
-  const named = isLines ? 'lines' : /\.parquet$/i.test(file) ? 'table' : 'text';
+  const [, named = 'text'] = NAMED.find(([name]) => name.test(file)) ?? [];
   try {
     // What is read of a pipe is gone, and one that nobody writes to would be waited for.
     return (statSync(file).isFile() ? sniff(file) : undefined) ?? named;
@@ -94,6 +104,11 @@ export async function* entriesIn(data: DataBytes, format: DataFormat): AsyncGene
   if (format === 'table') {
     const { tableEntries } = await import('./table-rows.js');
     yield* tableEntries(data);
+    return;
+  }
+  if (format === 'csv' || format === 'tsv') {
+    const { csvEntries } = await import('./csv-rows.js');
+    yield* csvEntries(data, format);
     return;
   }
   const { flag } = data;

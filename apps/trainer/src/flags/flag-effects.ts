@@ -65,7 +65,7 @@ const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
   },
   'micro-steps': { needs: '--grad-accum 2 or more', holds: ({ gradAccum = 1 }) => gradAccum > 1 },
   documents: {
-    needs: 'documents, a file of JSON lines or Parquet',
+    needs: 'documents, a file of JSON lines, Parquet, CSV or TSV',
     holds: ({ data }) => formatOf(data) !== 'text',
     refuses: ({ data }) => `--data ${data ?? '(the novel)'}, all of which counts`,
   },

@@ -205,7 +205,7 @@ export const GROUPS = {
     ]),
     data: fixed('all')(file, undefined, [
       '--data <FILE|hf:ORG/NAME>',
-      'a text in UTF-8, or documents, a line of JSON or a row of Parquet each, as {"text"}, {"prompt", "completion"} or {"messages"} among others; or a data set of the Hub, which @revision, :config and :split may follow (default: the novel Moby Dick)',
+      'a text in UTF-8, or documents, a line of JSON or a row of Parquet, CSV or TSV each, as {"text"}, {"prompt", "completion"} or {"messages"} among others; or a data set of the Hub, which @revision, :config and :split may follow (default: the novel Moby Dick)',
     ]),
     valid: told('all')(file, undefined, [
       '--valid <FILE|hf:ORG/NAME>',

@@ -95,6 +95,6 @@ function readable(
   }
   const held = [...counts].map(([ending, count]) => `${count} ${ending}`);
   throw new UsageError(
-    `${flag}: expected JSON lines, Parquet or text in ${repo}, got ${held.length === 0 ? 'no files' : `files of other kinds: ${listed(held)}`}. The Hub makes Parquet of many data sets: try hf:${repo}@refs/convert/parquet.`,
+    `${flag}: expected JSON lines, Parquet, CSV, TSV or text in ${repo}, got ${held.length === 0 ? 'no files' : `files of other kinds: ${listed(held)}`}. The Hub makes Parquet of many data sets: try hf:${repo}@refs/convert/parquet.`,
   );
 }

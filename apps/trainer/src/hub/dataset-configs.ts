@@ -16,7 +16,7 @@ export interface DatasetConfig {
 }
 
 /** What can be read; a repository has its data in one of these. */
-const KINDS = [/\.parquet$/i, /\.(jsonl|ndjson|json)$/i, /\.txt$/i];
+const KINDS = [/\.parquet$/i, /\.(jsonl|ndjson|json)$/i, /\.(csv|tsv)$/i, /\.txt$/i];
 /** Files that describe data, and hidden ones. */
 const NO_DATA =
   /(^|\/)(config|dataset_infos?|dataset_dict|state)\.json$|(^|\/)(license|requirements|readme)[^/]*\.txt$|(^|\/)(\.|__)/i;
