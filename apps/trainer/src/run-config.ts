@@ -1,10 +1,11 @@
 // One run, fully resolved: what the flags mean once defaults, presets and files are known. It is
 // plain data, because it travels to rank processes as JSON.
 
-import type { ModelConfig } from '@shardweave/nn';
 import type { DeviceChoice } from './device-choice.js';
 import type { Flags } from './flags/train-flags.js';
 import { hubNameOf } from './hub/hub-name.js';
+import type { TaskHead } from './model/task-head.js';
+import type { TextConfig } from './model/text-config.js';
 
 export type StrategyName = Flags['strategy'];
 export type Precision = Flags['precision'];
@@ -49,7 +50,9 @@ interface Decided {
   readonly threads: number;
   readonly model: ModelSource;
   /** The model's configuration, with --dropout applied. */
-  readonly modelConfig: ModelConfig;
+  readonly modelConfig: TextConfig;
+  /** What the task puts on the model. */
+  readonly head: TaskHead;
   /**
    * The adapters that are trained instead of the model; undefined where all of the model is
    * trained.
@@ -67,7 +70,7 @@ interface Decided {
   readonly keep: number;
 }
 
-/** The flags that `lora` and `steps` have in them. */
+/** The flags that `lora`, `steps` and `head` have in them. */
 type Merged =
   | 'loraRank'
   | 'loraAlpha'
@@ -75,7 +78,8 @@ type Merged =
   | 'loraTargets'
   | 'baseType'
   | 'adapter'
-  | 'epochs';
+  | 'epochs'
+  | 'pooling';
 
 /** All flags of a run, by their names; paths are absolute. */
 export interface RunConfig extends Omit<Flags, keyof Decided | Merged>, Decided {}
@@ -84,7 +88,7 @@ export interface RunConfig extends Omit<Flags, keyof Decided | Merged>, Decided 
 export function decidedFlags(
   config: Partial<RunConfig>,
 ): Readonly<Partial<Record<keyof Flags, unknown>>> {
-  const { model, lora, modelConfig, ...kept } = config;
+  const { model, lora, modelConfig, head, ...kept } = config;
   return {
     ...kept,
     model: model?.kind === 'preset' ? model.name : model && (hubNameOf(model.path) ?? model.path),
@@ -93,6 +97,7 @@ export function decidedFlags(
     loraDropout: lora?.dropout,
     loraTargets: lora?.targets,
     baseType: lora?.baseType,
+    pooling: head?.kind === 'embed' ? head.pooling : undefined,
     adapter: lora?.directory && (hubNameOf(lora.directory) ?? lora.directory),
   };
 }

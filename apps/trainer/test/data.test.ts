@@ -26,6 +26,8 @@ const CONFIG = {
   validFraction: undefined,
   evalBatches: 100,
   trainOnPrompt: false,
+  head: { kind: 'lm' },
+  negatives: 0,
 } as const;
 
 async function open(over: Partial<DataConfig>) {

@@ -9,6 +9,7 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { NO_TARGET } from '../src/data/rows.js';
+import { languageConfig } from '../src/model/text-config.js';
 import type { RankEvent } from '../src/rank/events.js';
 import { configOf, jsonlFile, openFlags } from './support/jsonl-data.js';
 import { lettersDirectory } from './support/letters-tokenizer.js';
@@ -53,7 +54,7 @@ describe('evaluation', () => {
     await using data = await openFlags(flags);
     const config = await configOf(flags);
     const device = new Device(createReferenceBackend());
-    const gpt = makeModel(device, config.modelConfig, { seed: config.seed });
+    const gpt = makeModel(device, languageConfig(config.modelConfig), { seed: config.seed });
     let sum = 0;
     let number = 0;
     // All steps count, the last of which is not full.

@@ -17,7 +17,16 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
     ...['--strategy', '--device', '--device-budget', '--threads', '--products', '--quiet'],
   ],
   eval: [
-    ...['--model', '--adapter', '--tokenizer', '--data', '--train-on-prompt', '--seq', '--batch'],
+    ...[
+      '--model',
+      '--adapter',
+      '--tokenizer',
+      '--data',
+      '--task',
+      '--train-on-prompt',
+      '--seq',
+      '--batch',
+    ],
     ...['--cache', '--json', '--precision', '--base-type', '--strategy', '--device'],
     '--device-budget',
     ...['--threads', '--products'],

@@ -31,6 +31,7 @@ type Change = readonly [was: string, is: string] | readonly [string, string, str
 /** What the directory of --adapter says. */
 const LORA = { rank: 2, alpha: 4, dropout: 0, targets: 'all-linear', directory: '/other' } as const;
 const EVALUATED = '--valid-fraction 0.1';
+const EMBED = '--task embed --data a.jsonl';
 const SAVED = '--out a --save-every 5';
 
 /** Two values of each flag. */
@@ -62,6 +63,12 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   validFraction: ['', EVALUATED, 'none', '0.1'],
   evalEvery: [EVALUATED, `${EVALUATED} --eval-every 5`, '100', '5'],
   evalBatches: [EVALUATED, `${EVALUATED} --eval-batches 5`, '100', '5'],
+  task: ['', `--task classify --data ${TEXT}`, 'lm', 'classify'],
+  pooling: [`${EMBED} --pooling cls`, `${EMBED} --pooling mean`, 'cls', 'mean'],
+  temperature: [EMBED, `${EMBED} --temperature 0.5`, '0.05', '0.5'],
+  negatives: [EMBED, `${EMBED} --negatives 5`, '7', '5'],
+  chunkSize: [EMBED, `${EMBED} --chunk-size 5`],
+  matryoshkaDims: [EMBED, `${EMBED} --matryoshka-dims 8,4`, 'none', '[8,4]'],
   trainOnPrompt: ['--data a.jsonl', '--data a.jsonl --train-on-prompt', 'false', 'true'],
   cache: ['', '--cache b'],
   order: ['', '--order sequential', 'shuffle', 'sequential'],
@@ -136,7 +143,17 @@ describe('at a resume', () => {
 
   it('a run with other rows, another model or other adapters is another one', () => {
     expect(FLAG_NAMES.filter((name) => FLAGS[name].atResume === 'fixed')).toEqual([
-      ...['model', 'dropout', 'tokenizer', 'data', 'validFraction', 'trainOnPrompt', 'order'],
+      ...[
+        'task',
+        'model',
+        'dropout',
+        'tokenizer',
+        'data',
+        'validFraction',
+        'trainOnPrompt',
+        'order',
+      ],
+      ...['pooling', 'temperature', 'negatives', 'matryoshkaDims'],
       ...[
         'loraRank',
         'loraAlpha',
@@ -212,6 +229,19 @@ const IDLE: readonly (readonly [name: keyof Flags, line: string, says: string])[
 
 /** Flags that are refused where they would change nothing. */
 const REFUSED: readonly (readonly [name: keyof Flags, line: string, says: string])[] = [
+  ...(
+    [
+      ['pooling', 'cls'],
+      ['temperature', '0.5'],
+      ['chunkSize', '5'],
+      ['matryoshkaDims', '8'],
+    ] as const
+  ).map(([name, value]) => {
+    const flag = `--${keyOf(name)}`;
+    const says = `is for --task embed, got --task lm. Use --task embed, or leave ${flag} out.`;
+    return [name, `${flag} ${value}`, says] as const;
+  }),
+  ['negatives', '--negatives 5', 'is for --task embed or rerank, got --task lm.'],
   [
     'cpuOffload',
     '--strategy ddp --cpu-offload',

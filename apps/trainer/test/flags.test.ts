@@ -30,6 +30,7 @@ describe('the flags of train', () => {
       '--micro-batches <M>',
       '--offload-dir <DIR>',
       '--fresh',
+      '--task <lm|embed|classify|rerank>',
       '--model <PRESET|DIR|GGUF|ORG/NAME>',
       '--dropout <P>',
       '--tokenizer <model|byte|gpt2>',
@@ -41,6 +42,11 @@ describe('the flags of train', () => {
       '--train-on-prompt',
       '--cache <DIR>',
       '--order <shuffle|sequential>',
+      '--pooling <mean|cls|last>',
+      '--temperature <X>',
+      '--negatives <N>',
+      '--chunk-size <N>',
+      '--matryoshka-dims <LIST>',
       '--lora-rank <R>',
       '--lora-alpha <X>',
       '--lora-dropout <P>',
@@ -141,7 +147,7 @@ describe('the flags of train', () => {
     }
     expect(help).toContain('gpt2-xl');
     expect(help.replace(/\s+/g, ' ')).toContain(
-      'peak learning rate (default: 0.004, 0.0003 from 10 M parameters on)',
+      'peak learning rate (default: 0.004, 0.0003 from 10 M parameters on, and 0.00005 of a trained model with another task than lm)',
     );
   });
 

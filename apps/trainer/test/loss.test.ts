@@ -9,6 +9,7 @@ import { describe, expect, it } from 'vitest';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import type { Dataset, MicroBatch } from '../src/data/dataset.js';
 import { NO_TARGET } from '../src/data/rows.js';
+import { languageConfig } from '../src/model/text-config.js';
 import type { RunConfig } from '../src/run-config.js';
 import { parseFlags } from './support/parse-flags.js';
 import { ROOT, worstRatio } from './support/run-flags.js';
@@ -64,12 +65,12 @@ describe('the loss of a step', () => {
     });
     const rows = await batch;
     const device = new Device(createReferenceBackend());
-    const model = makeModel(device, config.modelConfig, { seed: config.seed });
+    const model = makeModel(device, languageConfig(config.modelConfig), { seed: config.seed });
     const logits = await device.scope(async () => {
       const made = await model.call(device.tensor(rows!.tokens, [3, SEQ]));
       return made.toArray();
     });
-    const vocabulary = config.modelConfig.vocab_size;
+    const vocabulary = languageConfig(config.modelConfig).vocab_size;
     let sum = 0;
     let number = 0;
     for (const [i, target] of rows!.targets.entries()) {

@@ -9,6 +9,7 @@ import { describe, expect, it } from 'vitest';
 import type { Dataset } from '../src/data/dataset.js';
 import { permute } from '../src/data/row-order.js';
 import { NO_TARGET } from '../src/data/rows.js';
+import { languageConfig } from '../src/model/text-config.js';
 import { configOf, jsonlFile, openFlags } from './support/jsonl-data.js';
 import { LETTERS, lettersDirectory } from './support/letters-tokenizer.js';
 import { worstRatio } from './support/run-flags.js';
@@ -213,7 +214,7 @@ describe('the losses of packed rows', () => {
     await using data = await openFlags(flags);
     const { modelConfig } = await configOf(flags);
     const device = new Device(createReferenceBackend());
-    const gpt = makeModel(device, modelConfig, { seed: 3 });
+    const gpt = makeModel(device, languageConfig(modelConfig), { seed: 3 });
     const losses = async (arrays: Record<string, Uint32Array>, shape: [number, number]) =>
       device.noGrad(() =>
         device.scope(async () => {
@@ -259,7 +260,7 @@ describe('the losses of packed rows', () => {
     await using data = await openFlags(`${flags} --strategy single`);
     const { segments, tokens, targets } = await data.train.microBatch(0, 0, 0);
     const device = new Device(createReferenceBackend());
-    const gpt = makeModel(device, config.modelConfig, { seed: config.seed });
+    const gpt = makeModel(device, languageConfig(config.modelConfig), { seed: config.seed });
     let sum = 0;
     let number = 0;
     for (let at = 0; at < tokens.length; ) {

@@ -117,7 +117,7 @@ describe('resolveConfig', () => {
   it.each([
     ['{', /expected JSON/],
     [{ ...SMALL, vocab_size: 0 }, /vocab_size/],
-    [{ ...SMALL, model_type: 'bert' }, /model_type/],
+    [{ ...SMALL, model_type: 't5' }, /model_type/],
     [{ ...SMALL, activation_function: 'relu' }, /activation_function/],
     [{ ...SMALL, n_inner: -1 }, /n_inner/],
     [{ ...SMALL, n_head: 3 }, /n_head/],

@@ -8,6 +8,7 @@ import { createDryStore } from '@shardweave/shard-store';
 import { cpuInfo, createDryBackend, Device } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
 import { resolveConfig } from '../src/config/resolve-config.js';
+import { languageConfig } from '../src/model/text-config.js';
 import { openRankGroups, openStrategy } from '../src/rank/strategies/open-strategy.js';
 import { parseFlags } from './support/parse-flags.js';
 
@@ -43,7 +44,7 @@ async function startOf(flags: readonly string[]) {
   strategy.optimizer.dispose();
   await strategy.dispose();
   device.dispose();
-  return { written, copiedBytes, elements: parameterCount(config.modelConfig) };
+  return { written, copiedBytes, elements: parameterCount(languageConfig(config.modelConfig)) };
 }
 
 /** The most bytes that ranks exchange to describe their models before they begin. */

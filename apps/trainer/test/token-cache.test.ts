@@ -43,6 +43,7 @@ async function prepared(file: string, cache: string) {
     valid: undefined,
     tokenizer: 'byte',
     model,
+    head: { kind: 'lm' },
     cache,
   } as const;
   const { train } = await prepareTokens(config, { entry: '' }).finally(() => chunks.mockRestore());

@@ -98,7 +98,7 @@ describe('trainLoop', () => {
       config: { ...CONFIG, steps: 40, evalEvery: 2, patience: 2 },
       runner: {
         runStep: async () => FINE,
-        evaluate: async () => left.shift()!,
+        evaluate: async () => ({ loss: left.shift()! }),
         isTimeOver: options.isTimeOver,
         resources: () => ({ peakBytes: 0, wireBytes: 0 }),
       },

@@ -1,7 +1,8 @@
 // The command `eval`: tells how well a model predicts a text.
 
 import { EVAL } from '../eval/eval-flags.js';
-import { type Evaluation, evaluateModel } from '../eval/evaluate-model.js';
+import { type Evaluation, evaluateModel, type TaskEvaluation } from '../eval/evaluate-model.js';
+import type { ClassFigures } from '../figures/figures.js';
 import { Terminal } from '../output/terminal.js';
 import { defineCommand } from './define-command.js';
 
@@ -22,7 +23,7 @@ export const evalCommand = defineCommand({
   run: async (flags, { out, err, env, entry, listen }) => {
     const { signal } = listen();
     const terminal = new Terminal({ out, err, env, steps: 0, isQuiet: flags.json });
-    let found: Evaluation;
+    let found: Evaluation | TaskEvaluation;
     try {
       found = await evaluateModel(flags, {
         entry,
@@ -33,7 +34,13 @@ export const evalCommand = defineCommand({
     } finally {
       terminal.close();
     }
-    out.write(flags.json ? `${JSON.stringify(found)}\n` : linesOf(found));
+    out.write(
+      flags.json
+        ? `${JSON.stringify(found)}\n`
+        : 'task' in found
+          ? taskLines(found)
+          : linesOf(found),
+    );
     return 0;
   },
 });
@@ -53,4 +60,46 @@ function linesOf(found: Evaluation): string {
     .filter(([, value]) => value !== undefined)
     .map(([name, value]) => `${name.padEnd(11)}${value}\n`)
     .join('');
+}
+
+/** The figures of a task, and those of a classifier's classes as a table. */
+function taskLines({ task, examples, loss, values, classes, confusion }: TaskEvaluation): string {
+  const rows = [
+    ['task', `${task}, ${examples} examples`],
+    ['loss', loss.toFixed(6)],
+    ...Object.entries(values).map(([name, value]) => [name, value.toFixed(4)]),
+  ];
+  const lines = rows.map(([name, value]) => `${name!.padEnd(11)}${value}`);
+  if (classes !== undefined) {
+    lines.push('', ...classTable(classes));
+  }
+  if (confusion !== undefined && confusion.length <= MOST_COLUMNS) {
+    lines.push('', ...confusionTable(classes!, confusion));
+  }
+  return lines.map((line) => `${line}\n`).join('');
+}
+
+/** The most labels whose confusion fits a terminal; --json has those of all. */
+const MOST_COLUMNS = 8;
+
+function classTable(classes: readonly ClassFigures[]): string[] {
+  const width = Math.max(5, ...classes.map(({ label }) => label.length)) + 2;
+  const head = ['precision', 'recall', 'f1', 'texts'].map((name) => name.padStart(10)).join('');
+  const rows = classes.map(({ label, precision, recall, f1, support }) => {
+    const parts = [precision, recall, f1].map((value) => value.toFixed(4).padStart(10));
+    return `${label.padEnd(width)}${parts.join('')}${String(support).padStart(10)}`;
+  });
+  return [`${'label'.padEnd(width)}${head}`, ...rows];
+}
+
+function confusionTable(
+  classes: readonly ClassFigures[],
+  counts: readonly (readonly number[])[],
+): string[] {
+  const names = classes.map(({ label }) => label);
+  const width = Math.max(15, ...names.map((name) => name.length + 2));
+  const column = Math.max(8, ...names.map((name) => name.length + 2));
+  const line = (name: string, cells: readonly (string | number)[]) =>
+    `${name.padEnd(width)}${cells.map((cell) => String(cell).padStart(column)).join('')}`;
+  return [line('label \\ given', names), ...counts.map((row, i) => line(names[i]!, row))];
 }

@@ -4,7 +4,6 @@
 import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join, resolve } from 'node:path';
-import { longestRow, type ModelConfig, parameterCount } from '@shardweave/nn';
 import { MAX_THREADS } from '@shardweave/tensor-core';
 import { openData } from '../data/dataset.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
@@ -28,8 +27,16 @@ import {
 } from '../flags/train-flags.js';
 import { absoluteData } from '../hub/data-name.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
-import { findModelDirectory, readModelConfig } from '../model/model-directory.js';
+import { findModelDirectory } from '../model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
+import { resolveHead } from '../model/task-head.js';
+import {
+  countParameters,
+  isEncoder,
+  longestTextRow,
+  type TextConfig,
+} from '../model/text-config.js';
+import { configFor, readTextModel } from '../model/text-model.js';
 import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';
 
 const DEFAULT_RANKS = 2;
@@ -61,15 +68,17 @@ export async function resolveConfig(
   checkTogether(flags);
   const lora = await resolveLora(flags);
   const model = modelSource(flags.model);
-  const own =
+  const { config: found, own } =
     model.kind === 'preset'
-      ? PRESETS[model.name as PresetName].config
-      : await readModelConfig(model.path);
-  const modelConfig = withDropout(own, flags.dropout);
+      ? { config: PRESETS[model.name as PresetName].config, own: {} }
+      : await readTextModel(model.path);
+  const { task } = flags;
+  const modelConfig = withDropout(configFor(task, found), flags.dropout);
   const seq = rowLength(flags, modelConfig);
   // They become adapters and steps.
-  const { loraRank, loraAlpha, loraDropout, loraTargets, baseType, adapter, epochs, ...kept } =
+  const { loraRank, loraAlpha, loraDropout, loraTargets, baseType, adapter, epochs, ...rest } =
     flags;
+  const { pooling, ...kept } = rest;
   const run = {
     ...kept,
     ...absolutePaths(flags),
@@ -78,12 +87,13 @@ export async function resolveConfig(
     threads: flags.threads ?? Math.min(MAX_THREADS, Math.max(1, Math.floor(cores / ranks))),
     model,
     modelConfig,
+    head: resolveHead({ task, pooling }, modelConfig, own),
     lora,
     tokenizer: tokenizerName(flags, model, modelConfig),
     evalEvery: flags.evalEvery ?? DEFAULT_EVAL_EVERY,
     evalBatches: flags.evalBatches ?? DEFAULT_EVAL_BATCHES,
     seq,
-    lr: flags.lr ?? defaultLearningRate(modelConfig),
+    lr: flags.lr ?? defaultLearningRate(modelConfig, task, model),
     final: flags.final ?? (flags.patience && flags.out ? 'best' : 'last'),
     keep: flags.keep ?? DEFAULT_KEEP,
   };
@@ -129,6 +139,7 @@ function checkTogether(flags: Flags): void {
       '--final best, but there is nothing to evaluate on. Give --valid or --valid-fraction, or leave it out.',
     );
   }
+  checkTask(flags);
   if (resume === 'auto' && flags.out === undefined) {
     throw new UsageError(
       '--resume auto looks for saves under --out, which is not given. Give the --out of the run.',
@@ -137,6 +148,29 @@ function checkTogether(flags: Flags): void {
   if (maxRestarts > 0 && transport === 'mpi') {
     throw new UsageError(
       '--max-restarts: what started the ranks ends them all with the first that dies, so start it again with --resume auto. Leave --max-restarts out, or use --transport ws.',
+    );
+  }
+}
+
+/** @throws {UsageError} where a task can't have what the flags say */
+function checkTask({ task, gradAccum, batch, strategy, ranks, data }: Flags): void {
+  if (task !== 'lm' && data === undefined) {
+    throw new UsageError(
+      `--task ${task} learns from examples, and --data is not given. Give JSON lines, CSV, TSV or Parquet of them.`,
+    );
+  }
+  if (task !== 'embed') {
+    return;
+  }
+  if (gradAccum > 1) {
+    throw new UsageError(
+      `--grad-accum ${gradAccum}: the texts of a micro-step would be compared with each other alone. Leave it out; --chunk-size limits memory at any --batch.`,
+    );
+  }
+  const most = ranks ?? (strategy === 'single' || strategy === 'offload' ? 1 : DEFAULT_RANKS);
+  if (batch % most !== 0) {
+    throw new UsageError(
+      `--batch ${batch} pairs on ${most} ranks: each takes as many as the others. Give a multiple of ${most}.`,
     );
   }
 }
@@ -194,8 +228,8 @@ function modelSource(model: string): ModelSource {
 }
 
 /** @throws {UsageError} for rows that are longer than the model's positions */
-export function rowLength({ seq }: Partial<Pick<Flags, 'seq'>>, modelConfig: ModelConfig): number {
-  const positions = longestRow(modelConfig);
+export function rowLength({ seq }: Partial<Pick<Flags, 'seq'>>, modelConfig: TextConfig): number {
+  const positions = longestTextRow(modelConfig);
   const length = seq ?? Math.min(positions, DEFAULT_SEQ_AT_MOST);
   if (length > positions) {
     throw new UsageError(
@@ -209,7 +243,7 @@ export function rowLength({ seq }: Partial<Pick<Flags, 'seq'>>, modelConfig: Mod
 export function tokenizerName(
   { tokenizer }: Partial<Pick<Flags, 'tokenizer'>>,
   model: ModelSource,
-  { vocab_size }: ModelConfig,
+  { vocab_size }: TextConfig,
 ): TokenizerName {
   const isOwn =
     model.kind === 'directory' &&
@@ -261,17 +295,23 @@ async function resolveLora(flags: Flags): Promise<LoraRun | undefined> {
 }
 
 /** The config with all of the model's dropouts set to `p`. */
-function withDropout(config: ModelConfig, p: number | undefined): ModelConfig {
+function withDropout(config: TextConfig, p: number | undefined): TextConfig {
   if (p === undefined) {
     return config;
+  }
+  if (isEncoder(config)) {
+    return { ...config, hidden_dropout_prob: p, attention_probs_dropout_prob: p };
   }
   return config.model_type === 'gpt2'
     ? { ...config, embd_pdrop: p, attn_pdrop: p, resid_pdrop: p }
     : { ...config, attention_dropout: p };
 }
 
-function defaultLearningRate(config: ModelConfig): number {
-  return parameterCount(config) < LARGE_PARAMETERS ? DEFAULT_LR.small : DEFAULT_LR.large;
+function defaultLearningRate(config: TextConfig, task: Flags['task'], model: ModelSource): number {
+  if (task !== 'lm' && model.kind === 'directory' && model.hasWeights) {
+    return DEFAULT_LR.tuned; // larger steps would undo what the encoder has learnt
+  }
+  return countParameters(config) < LARGE_PARAMETERS ? DEFAULT_LR.small : DEFAULT_LR.large;
 }
 
 function devicesByRank(list: readonly DeviceChoice[], ranks: number): readonly DeviceChoice[] {

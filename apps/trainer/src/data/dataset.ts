@@ -5,6 +5,7 @@ import { UsageError } from '../errors.js';
 import type { RunConfig, TokenFiles } from '../run-config.js';
 import { placeIn } from './data-file.js';
 import { DataSource, filesOf, formatOf } from './data-source.js';
+import { openExamples } from './example-data.js';
 import { rolesIn } from './line-shapes.js';
 import { packedRows } from './packed-rows.js';
 import { numMicroSteps, permute, rowsOf } from './row-order.js';
@@ -25,6 +26,8 @@ export interface DataSize {
   readonly tokens: number;
   /** The number of documents; 0 for a text. */
   readonly documents: number;
+  /** What `documents` counts. Default 'documents'. */
+  readonly unit?: 'examples' | undefined;
   /** The number of documents that are longer than a row, and of the pieces that they are cut in. */
   readonly cut: number;
   readonly pieces: number;
@@ -32,7 +35,8 @@ export interface DataSize {
   readonly rows: number;
 }
 
-export interface Dataset {
+/** `Batch` is what a task's objective takes: rows of tokens, or examples. */
+export interface Dataset<Batch extends Pick<MicroBatch, 'firstRow'> = MicroBatch> {
   readonly size: DataSize;
   /** The number of steps that take each row once; the last one may be partial. */
   readonly numSteps: number;
@@ -43,21 +47,25 @@ export interface Dataset {
    * Losses are divided by it.
    */
   numTargets(step: number): Promise<number>;
+  /** The tokens of step `step`, over all ranks. Absent where all steps have as many. */
+  numTokens?(step: number): number;
   /** The bytes that the targets of a text spell; see TokenIndex. */
   readonly targetBytes?: TokenIndex['targetBytes'];
   /** The rows of `rank` in micro-step `microStep` of step `step` (from 0). */
-  microBatch(step: number, rank: number, microStep: number): Promise<MicroBatch>;
+  microBatch(step: number, rank: number, microStep: number): Promise<Batch>;
 }
 
 /** The data sets of a run; disposing it closes their files. */
-export interface RunData extends AsyncDisposable {
-  readonly train: Dataset;
+export interface RunData<Batch extends Pick<MicroBatch, 'firstRow'> = MicroBatch>
+  extends AsyncDisposable {
+  readonly train: Dataset<Batch>;
   /** What is evaluated: its steps are the batches that --eval-batches allows. */
-  readonly valid: Dataset | undefined;
+  readonly valid: Dataset<Batch> | undefined;
 }
 
 export interface DataConfig
-  extends Pick<RunConfig, 'data' | 'trainOnPrompt' | 'tokenizer' | 'modelConfig'>,
+  extends Pick<RunConfig, 'data' | 'trainOnPrompt' | 'tokenizer' | 'modelConfig' | 'head'>,
+    Pick<RunConfig, 'negatives'>,
     Pick<RunConfig, 'batch' | 'seq' | 'seed' | 'ranks' | 'gradAccum'> {
   readonly order: RowOrderName;
 }
@@ -77,6 +85,10 @@ export async function openData(
   config: DataConfig & Pick<RunConfig, 'valid' | 'validFraction' | 'evalBatches'>,
   files: TokenFiles,
 ): Promise<RunData> {
+  if (config.head.kind !== 'lm') {
+    // The only reader of their batches is the task's objective, which takes them.
+    return (await openExamples(config, files)) as RunData<never>;
+  }
   const open: TokenFile[] = [];
   const opened = async (directory: string) => {
     const file = await TokenFile.open(directory);

@@ -57,7 +57,8 @@ function encode(all: readonly ChatPart[], tokenizer: Tokenizer, addsBegin: boole
   return Uint32Array.from(tokens);
 }
 
-function parseLine(line: string): Record<string, unknown> {
+/** The object of a line. */
+export function parseLine(line: string): Record<string, unknown> {
   let value: unknown;
   try {
     value = JSON.parse(line);

@@ -23,7 +23,7 @@ import { describeSystemError } from '../system-error.js';
 import { ChatTemplate } from './chat-template.js';
 import { type CutPlaces, cutText, PIECE_CHARS, splitsAtPlaces, usualPlaces } from './cut-text.js';
 import { rustCuts } from './rust-cuts.js';
-import { TOKENIZER_FILE, type Tokenizer } from './tokenizer.js';
+import { type TextFrame, TOKENIZER_FILE, type Tokenizer } from './tokenizer.js';
 
 const TEMPLATE_FILE = 'chat_template.jinja';
 /** The files that a trained model is given, too. */
@@ -181,6 +181,9 @@ function makeTokenizer(
     chat:
       chatTemplate === undefined ? undefined : new ChatTemplate(chatTemplate, { specials, ends }),
     vocabularySize: Math.max(hub.model!.vocab.length, ...added.map(({ id }) => id + 1)),
+    get frame() {
+      return frameOf(hub);
+    },
     get cuts() {
       return cuts();
     },
@@ -201,6 +204,19 @@ function makeTokenizer(
       return known.length === 0 ? '' : hub.decode(known, { clean_up_tokenization_spaces: false });
     },
   };
+}
+
+/** The special tokens of a tokenizer, told by what it makes of a text that has one token or two. */
+function frameOf(hub: HubTokenizer): TextFrame {
+  const text = 'a';
+  const bare = hub.encode(text, { add_special_tokens: false }).ids;
+  const single = hub.encode(text).ids;
+  const pair = hub.encode(text, { text_pair: text }).ids;
+  const first = single.findIndex((_, at) => bare.every((id, i) => single[at + i] === id));
+  const begin = single.slice(0, first);
+  const end = single.slice(first + bare.length);
+  const between = pair.slice(first + bare.length, pair.length - bare.length - end.length);
+  return { begin, between, end };
 }
 
 /**

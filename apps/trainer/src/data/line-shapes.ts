@@ -302,7 +302,8 @@ function notMessages(got: unknown, place: string): UsageError {
   );
 }
 
-function words(value: Fields, name: string): string {
+/** The text of a field. */
+export function words(value: Fields, name: string): string {
   const text = value[name];
   if (typeof text !== 'string' || text === '') {
     throw notWords(name, text);
@@ -310,7 +311,7 @@ function words(value: Fields, name: string): string {
   return text;
 }
 
-function notWords(name: string, got: unknown): UsageError {
+export function notWords(name: string, got: unknown): UsageError {
   return new UsageError(
     `expected words in "${name}", got ${got === undefined ? 'no such field' : excerpt(JSON.stringify(got))}. Fill it in, or leave the line out.`,
   );

@@ -3,6 +3,7 @@
 
 import { createHash } from 'node:crypto';
 import { rm } from 'node:fs/promises';
+import type { TaskHead } from '../model/task-head.js';
 import type { RunConfig, TokenFiles } from '../run-config.js';
 import { fileFormat } from './data-file.js';
 import { DataSource, filesOf } from './data-source.js';
@@ -11,6 +12,7 @@ import { TOKEN_FORMAT } from './token-file.js';
 import { NOVEL, type OnTokenized, type TokenJob, tokenize } from './tokenize.js';
 import { tokenizeInThread } from './tokenize-thread.js';
 import { tokenizerKey } from './tokenizer.js';
+import type { ExampleReading } from './write-examples.js';
 
 export interface PrepareOptions {
   /** The script that a thread runs; empty where there is none, and this thread does the work. */
@@ -30,29 +32,39 @@ export interface PrepareOptions {
  * @throws {UsageError} where the data or the cache can't be used
  */
 export async function prepareTokens(
-  config: Pick<RunConfig, 'data' | 'valid' | 'tokenizer' | 'model' | 'cache'>,
+  config: Pick<RunConfig, 'data' | 'valid' | 'tokenizer' | 'model' | 'cache' | 'head'>,
   options: PrepareOptions,
 ): Promise<TokenFiles> {
   const { data, valid } = config;
   await using own = options.cache ? undefined : await TokenCache.open(config.cache);
   const cache = options.cache ?? own!;
   const prepared = (data: Pick<TokenJob, 'flag' | 'file'>) =>
-    prepare({ ...config, ...data }, options, cache);
+    prepare({ ...config, ...data, reading: readingOf(config.head) }, options, cache);
   return {
     train: await prepared({ flag: '--data', file: data }),
     valid: valid && (await prepared({ flag: '--valid', file: valid })),
   };
 }
 
+/** How lines are read: as examples of the task, or as documents. */
+function readingOf(head: TaskHead): ExampleReading | undefined {
+  if (head.kind === 'lm') {
+    return undefined;
+  }
+  const { query, document } = head.kind === 'embed' ? (head.prompts ?? {}) : {};
+  return { task: head.kind, prompts: { query, document } };
+}
+
 async function prepare(
-  config: Pick<RunConfig, 'tokenizer' | 'model'> & Pick<TokenJob, 'flag' | 'file'>,
+  config: Pick<RunConfig, 'tokenizer' | 'model'> & Pick<TokenJob, 'flag' | 'file' | 'reading'>,
   { entry, onTokenized, signal }: PrepareOptions,
   cache: TokenCache,
 ): Promise<string> {
-  const { flag, file, tokenizer, model } = config;
+  const { flag, file, tokenizer, model, reading } = config;
   const tokenizerDirectory = model.kind === 'directory' ? model.path : undefined;
   const formats = filesOf(file).map(fileFormat).join();
-  const how = [TOKEN_FORMAT, formats, await tokenizerKey(tokenizer, tokenizerDirectory)];
+  const key = await tokenizerKey(tokenizer, tokenizerDirectory);
+  const how = [TOKEN_FORMAT, formats, key, ...(reading === undefined ? [] : [reading])];
   const keyOf = (sha256: string) =>
     createHash('sha256')
       .update(JSON.stringify([...how, sha256]))
@@ -64,7 +76,7 @@ async function prepare(
     return found;
   }
   const part = cache.newPart();
-  const job: TokenJob = { flag, file, tokenizer, tokenizerDirectory, part };
+  const job: TokenJob = { flag, file, tokenizer, tokenizerDirectory, reading, part };
   const tell: OnTokenized = (done, total) => onTokenized?.(file ?? NOVEL, done, total);
   const startMs = Date.now();
   try {

@@ -3,13 +3,18 @@
 //   index.json     what it holds (TokenIndex)
 //   tokens.bin     u8, u16 or u32 little-endian, one after the other
 //   counted.bin    of documents: a bit a token, the lowest first, set where its loss counts
-//   documents.bin  three u32 a document: its tokens, how many count as targets, its line
+//   documents.bin  three u32 a document: its tokens, how many count as targets, its line; of
+//                  examples: its tokens, what it is (ROLES), its line
+//   labels.bin     of examples: two u32 a label: the example, and the label's number or a score's
+//                  bits as f32
 
 import { existsSync } from 'node:fs';
 import { type FileHandle, open, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { TrainerError } from '../errors.js';
 import { COUNTED } from './document.js';
+import type { Example } from './example-shapes.js';
+import type { TextFrame } from './tokenizer.js';
 
 /** Incremented whenever equal data would be written differently; keys of the cache depend on it. */
 export const TOKEN_FORMAT = 3;
@@ -19,12 +24,26 @@ export const TOKEN_FILES = {
   tokens: 'tokens.bin',
   marks: 'counted.bin',
   documents: 'documents.bin',
+  labels: 'labels.bin',
 } as const;
+
+/** What a text is in its example; see Example. */
+export const ROLES = { first: 0, second: 1, negative: 2 } as const;
+
+/** What is known of all examples of a file. */
+export interface ExampleIndex {
+  readonly count: number;
+  readonly kind: Example['kind'];
+  /** The names of labels, in the order in which they were found. */
+  readonly labels: readonly string[];
+  /** The tokens around a text, which are not in the file. */
+  readonly frame: TextFrame;
+}
 
 export interface TokenIndex {
   readonly format: typeof TOKEN_FORMAT;
-  /** A text, whose tokens all count, or documents. */
-  readonly kind: 'stream' | 'documents';
+  /** A text, whose tokens all count; documents; or examples of a task, each of several texts. */
+  readonly kind: 'stream' | 'documents' | 'examples';
   readonly tokens: number;
   /** The bytes of a token: 1 for up to 256 words, 2 for up to 65,536, and else 4. */
   readonly tokenBytes: 1 | 2 | 4;
@@ -38,6 +57,7 @@ export interface TokenIndex {
    * the tokenizer.
    */
   readonly targetBytes?: number | undefined;
+  readonly examples?: ExampleIndex | undefined;
   /** The data that the tokens were first made of. */
   readonly origin: {
     readonly name: string;
@@ -83,7 +103,7 @@ export function hasTokenFile(directory: string): boolean {
   return existsSync(join(directory, TOKEN_FILES.index));
 }
 
-export class TokenFile {
+export class TokenFile implements AsyncDisposable {
   readonly index: TokenIndex;
   readonly #file: FileHandle;
   /** The file of marks; a text has none. */
@@ -155,6 +175,10 @@ export class TokenFile {
   async close(): Promise<void> {
     await this.#file.close();
     await this.#marksFile?.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
   }
 
   #block(number: number): Promise<Uint32Array> {

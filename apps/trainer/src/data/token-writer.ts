@@ -20,7 +20,7 @@ export interface TokenWriterOptions extends Pick<TokenIndex, 'kind'> {
 }
 
 /** What the maker of tokens knows in the end. */
-export type TokenOrigin = Pick<TokenIndex, 'origin' | 'targetBytes'>;
+export type TokenOrigin = Pick<TokenIndex, 'origin' | 'targetBytes' | 'examples'>;
 
 export class TokenWriter implements AsyncDisposable {
   readonly #directory: string;
@@ -35,6 +35,7 @@ export class TokenWriter implements AsyncDisposable {
   #tokens = 0;
   #largest = 0;
   readonly #documents: number[] = [];
+  readonly #labels: number[] = [];
 
   private constructor(
     directory: string,
@@ -84,6 +85,17 @@ export class TokenWriter implements AsyncDisposable {
     await this.#append(tokens);
   }
 
+  /** Appends a text of an example, which is one of ROLES. */
+  async part(tokens: Uint32Array, role: number, line: number): Promise<void> {
+    this.#documents.push(tokens.length, role, line);
+    await this.#append(tokens);
+  }
+
+  /** Notes a label of an example: its number, or the bits of a score. */
+  label(example: number, value: number): void {
+    this.#labels.push(example, value);
+  }
+
   /** Writes what is left, and what the directory holds. */
   async end(origin: TokenOrigin): Promise<void> {
     await this.#flush();
@@ -91,6 +103,9 @@ export class TokenWriter implements AsyncDisposable {
     await this.#marksFile?.sync();
     const at = (name: string) => join(this.#directory, name);
     await writeFile(at(TOKEN_FILES.documents), Uint32Array.from(this.#documents));
+    if (this.#kind === 'examples') {
+      await writeFile(at(TOKEN_FILES.labels), Uint32Array.from(this.#labels));
+    }
     const index: TokenIndex = {
       format: TOKEN_FORMAT,
       kind: this.#kind,

@@ -8,9 +8,11 @@ import { TextCutter, UncutTextError } from './cut-text.js';
 import { type DataBytes, type DataStamp, unreadable } from './data-bytes.js';
 import { DataSource, formatOf } from './data-source.js';
 import { encodeDocuments } from './document.js';
+import { eachEntry, hasNone } from './each-entry.js';
 import { TokenWriter } from './token-writer.js';
 import { loadTokenizer, type Tokenizer } from './tokenizer.js';
 import { NotUtf8Error, utf8Chunks } from './utf8-chunks.js';
+import { type ExampleReading, writeExamples } from './write-examples.js';
 
 /** What is to be tokenized, as plain data that can be posted to a thread. */
 export interface TokenJob {
@@ -21,6 +23,8 @@ export interface TokenJob {
   readonly tokenizer: TokenizerName;
   /** The directory of the tokenizer `model`. */
   readonly tokenizerDirectory: string | undefined;
+  /** What the data are examples of; undefined for text to learn. */
+  readonly reading?: ExampleReading | undefined;
   /** The directory that is made of it; it is not whole before `tokenize` is done. */
   readonly part: string;
 }
@@ -48,14 +52,22 @@ export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise
   onTokenized(0, data.total);
   const tokenizer = await loadTokenizer(job.tokenizer, job.tokenizerDirectory);
   const isText = formatOf(job.file) === 'text';
+  const { reading } = job;
+  if (isText && reading !== undefined) {
+    throw new UsageError(
+      `${job.flag}: ${job.file ?? NOVEL} is a text, but --task ${reading.task} learns from examples: JSON lines, CSV, TSV or Parquet. Give a file of these.`,
+    );
+  }
   try {
     makeDirectory(job.part);
     await using writer = await TokenWriter.open(job.part, {
-      kind: isText ? 'stream' : 'documents',
+      kind: reading !== undefined ? 'examples' : isText ? 'stream' : 'documents',
       vocabularySize: tokenizer.vocabularySize,
     });
     const tools = { tokenizer, writer, onTokenized };
-    const targetBytes = isText ? await writeText(data, tools) : await writeDocuments(data, tools);
+    const examples = reading && (await writeExamples(data, reading, tools));
+    const targetBytes = isText ? await writeText(data, tools) : undefined;
+    await (examples === undefined && !isText && writeDocuments(data, tools));
     const sha256 = data.digest();
     const origin = {
       name: job.file ?? NOVEL,
@@ -63,7 +75,7 @@ export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise
       bytes: data.total,
       sha256,
     };
-    await writer.end({ targetBytes, origin });
+    await writer.end({ targetBytes, examples, origin });
     return { sha256, stamp: data.stampAfter };
   } catch (cause) {
     const { path, syscall } = cause as NodeJS.ErrnoException;
@@ -77,7 +89,8 @@ export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise
   }
 }
 
-interface Tools {
+/** What makes tokens of data and writes them. */
+export interface WritingTools {
   readonly tokenizer: Tokenizer;
   readonly writer: TokenWriter;
   readonly onTokenized: OnTokenized;
@@ -86,7 +99,7 @@ interface Tools {
 /** Resolves with what TokenIndex calls targetBytes. */
 async function writeText(
   source: DataSource,
-  { tokenizer, writer, onTokenized }: Tools,
+  { tokenizer, writer, onTokenized }: WritingTools,
 ): Promise<number | undefined> {
   let bytes = 0;
   let first: number | undefined;
@@ -156,38 +169,20 @@ function explainText(error: unknown, { file, flag }: DataBytes, { name }: Tokeni
 
 async function writeDocuments(
   source: DataSource,
-  { tokenizer, writer, onTokenized }: Tools,
-): Promise<undefined> {
-  const { name, flag, total } = source;
+  { tokenizer, writer, onTokenized }: WritingTools,
+): Promise<void> {
+  const { name, flag } = source;
   if (tokenizer.endToken === undefined) {
     throw new UsageError(
       `${flag}: ${name} holds documents, which end with an end token, but --tokenizer ${tokenizer.name} has none. Give a --model directory with its tokenizer.json and tokenizer_config.json, or a plain text.`,
     );
   }
-  for await (const entry of source.entries()) {
-    try {
-      for (const tokens of encodeDocuments(entry.text, tokenizer)) {
-        await writer.document(tokens, entry.number);
-      }
-    } catch (cause) {
-      if (cause instanceof UsageError) {
-        throw new UsageError(`${flag}: ${entry.place}: ${cause.message}`, { cause });
-      }
-      // JSON.parse takes any depth; what walks through the value does not.
-      if (cause instanceof RangeError) {
-        throw new UsageError(
-          `${flag}: ${entry.place}: expected a document, got values in values too deep to be read. Write its text as "text", or leave it out.`,
-          { cause },
-        );
-      }
-      throw cause;
+  await eachEntry(source, onTokenized, async ({ text, number }) => {
+    for (const tokens of encodeDocuments(text, tokenizer)) {
+      await writer.document(tokens, number);
     }
-    onTokenized(Math.min(entry.endByte, total), total);
-  }
+  });
   if (writer.documents === 0) {
-    throw new UsageError(
-      `${flag}: ${name} has no documents in it. Give a file with a line for each.`,
-    );
+    throw hasNone(source, 'documents');
   }
-  return undefined;
 }

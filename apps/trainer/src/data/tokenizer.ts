@@ -8,6 +8,16 @@ import { type CutPlaces, usualPlaces } from './cut-text.js';
 /** The file of a tokenizer in a model directory. */
 export const TOKENIZER_FILE = 'tokenizer.json';
 
+/**
+ * The tokens that a tokenizer puts around a text, as begin text end, and around a pair of texts, as
+ * begin text between text end. [CLS] text [SEP] text [SEP] has types 0 up to the first [SEP].
+ */
+export interface TextFrame {
+  readonly begin: readonly number[];
+  readonly between: readonly number[];
+  readonly end: readonly number[];
+}
+
 export interface Tokenizer {
   readonly name: TokenizerName;
   /** Begins a document, or is put before an empty prompt. Undefined: there is none. */
@@ -24,6 +34,8 @@ export interface Tokenizer {
   readonly chat: ChatTemplate | undefined;
   /** The number of tokens that there are, which are all less. */
   readonly vocabularySize: number;
+  /** What stands around a text that is embedded or classified. */
+  readonly frame: TextFrame;
   /**
    * Where a text may be cut into pieces whose tokens, one piece after another, are those of the
    * whole. Undefined where nothing is known of such places.
@@ -68,6 +80,8 @@ const PLAIN = {
 /** No text in UTF-8 has this byte. */
 const BYTE_END = 0xff;
 
+const endedBy = (token: number): TextFrame => ({ begin: [], between: [token], end: [token] });
+
 const byteTokenizer: Tokenizer = {
   ...PLAIN,
   name: 'byte',
@@ -75,6 +89,7 @@ const byteTokenizer: Tokenizer = {
   endTokens: [BYTE_END],
   specialTexts: [],
   vocabularySize: 256,
+  frame: endedBy(BYTE_END),
   cuts: usualPlaces([]),
   encode: (text) => Uint32Array.from(new TextEncoder().encode(text)),
   decode: (tokens) => new TextDecoder().decode(Uint8Array.from(tokens)),
@@ -94,6 +109,7 @@ async function loadGpt2Tokenizer(): Promise<Tokenizer> {
     endTokens: [GPT2_END],
     specialTexts: [GPT2_END_TEXT],
     vocabularySize: GPT2_END + 1,
+    frame: endedBy(GPT2_END),
     cuts: usualPlaces([GPT2_END_TEXT]),
     // The library finds special tokens at the beginning of a text alone.
     encode: (text) =>

@@ -1,8 +1,8 @@
 // The flags of the command `eval`: an interface that others script against.
 
 import { flag, type ValuesOf } from '../flags/flag.js';
-import { file, onOff, whole } from '../flags/flag-kinds.js';
-import { DEFAULT_SEQ_AT_MOST } from '../flags/train-flags.js';
+import { file, oneOf, onOff, whole } from '../flags/flag-kinds.js';
+import { DEFAULT_SEQ_AT_MOST, TASKS } from '../flags/train-flags.js';
 import { MODEL, PLACE } from '../generate/generate-flags.js';
 
 export const EVAL = {
@@ -11,15 +11,19 @@ export const EVAL = {
     '--data <FILE|hf:ORG/NAME>',
     'a text in UTF-8, or documents, as train takes them (default: the novel Moby Dick)',
   ]),
+  task: flag(oneOf(TASKS), undefined, [
+    '--task <lm|embed|classify|rerank>',
+    "as train takes it (default: what the model's files say)",
+  ]),
   trainOnPrompt: flag(onOff, false, [
     '--train-on-prompt',
     'count prompts and all roles, not the answers alone',
   ]),
   seq: flag(whole(1), undefined, [
     '--seq <T>',
-    `tokens of a row (default: the model's positions, at most ${DEFAULT_SEQ_AT_MOST})`,
+    `tokens of a row, and of a task's text (default: the model's positions, at most ${DEFAULT_SEQ_AT_MOST})`,
   ]),
-  batch: flag(whole(1), 16, ['--batch <B>', 'rows at once']),
+  batch: flag(whole(1), 16, ['--batch <B>', 'rows or examples at once']),
   cache: flag(file, undefined, [
     '--cache <DIR>',
     'where tokens of data are kept, as train takes it',

@@ -6,9 +6,13 @@ import { rowLength, tokenizerName } from '../config/resolve-config.js';
 import { openData } from '../data/dataset.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory, TokenCache } from '../data/token-cache.js';
+import type { Figures } from '../figures/figures.js';
 import { refuseIdle } from '../flags/flag-effects.js';
+import { FLAGS } from '../flags/train-flags.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
 import { absoluteData } from '../hub/data-name.js';
+import { headOf } from '../model/task-head.js';
+import { openObjective } from '../rank/objectives/open-objective.js';
 import { evaluate } from '../rank/step/evaluation.js';
 import type { EvalFlags } from './eval-flags.js';
 
@@ -30,6 +34,24 @@ export interface Evaluation {
   readonly bitsPerByte: number | undefined;
 }
 
+/** What is told of another task's model. */
+export interface TaskEvaluation extends Figures {
+  readonly task: 'embed' | 'classify' | 'rerank';
+  readonly tokens: number;
+  readonly examples: number;
+  readonly seq: number;
+  /** The mean loss of the task: over labels, over pairs that are ranked, or over pairs in batches. */
+  readonly loss: number;
+}
+
+/** The loss of pairs as train has it without flags, so that losses can be compared. */
+const LOSS_OF_PAIRS = {
+  temperature: FLAGS.temperature.value,
+  chunkSize: FLAGS.chunkSize.value,
+  negatives: FLAGS.negatives.value,
+  matryoshkaDims: undefined,
+};
+
 export interface EvaluateOptions {
   /** The script that looks for a GPU. */
   readonly entry: string;
@@ -43,12 +65,12 @@ export interface EvaluateOptions {
 export async function evaluateModel(
   flags: EvalFlags,
   { entry, signal, onTokenized, onBatch }: EvaluateOptions,
-): Promise<Evaluation> {
+): Promise<Evaluation | TaskEvaluation> {
   refuseIdle({ data: flags.data, trainOnPrompt: flags.trainOnPrompt });
-  const choice = await readChoice(flags);
+  const choice = await readChoice(flags, flags.task);
   const { model, modelConfig } = choice;
   const seq = rowLength(flags, modelConfig);
-  const config = {
+  const asked = {
     ...choice,
     seq,
     tokenizer: tokenizerName(flags, model, modelConfig),
@@ -62,19 +84,24 @@ export async function evaluateModel(
     order: 'in turn',
     ranks: 1,
     gradAccum: 1,
+    ...LOSS_OF_PAIRS,
   } as const;
-  await using cache = await TokenCache.open(config.cache);
-  const files = await prepareTokens(config, { entry, cache, onTokenized, signal });
+  await using cache = await TokenCache.open(asked.cache);
+  const files = await prepareTokens(asked, { entry, cache, onTokenized, signal });
+  const config = { ...asked, head: await headOf(asked.head, files) };
   await using opening = await openData(config, files);
   const { train: data } = opening;
-  await using opened = await openModel(choice, flags, { entry });
+  await using opened = await openModel(config, flags, { entry });
+  const { device, model: module } = opened;
+  const group = createMemoryGroup(1)[0]!;
+  const groups = { reduce: group };
   const evaluated = await evaluate({
     config,
     rank: 0,
-    device: opened.device,
-    strategy: { module: opened.model },
+    device,
+    strategy: { module, objective: openObjective({ device, module, config, groups }) },
     data,
-    group: createMemoryGroup(1)[0]!,
+    group,
     onStep: (done, total) => {
       signal.throwIfAborted();
       onBatch(done, total);
@@ -82,15 +109,20 @@ export async function evaluateModel(
   }).catch((cause: unknown) => {
     throw explainBudget(cause, flags);
   });
-  const loss = evaluated!; // nothing here gives it up
+  const { loss, figures } = evaluated!; // nothing here gives it up
   let targets = 0;
   for (let step = 0; step < data.numSteps; step++) {
     targets += await data.numTargets(step);
   }
   const { targetBytes: bytes } = data;
+  const { tokens, documents } = data.size;
+  const { kind } = config.head;
+  if (kind !== 'lm') {
+    return { task: kind, tokens, examples: documents, seq, loss, ...figures! };
+  }
   return {
-    tokens: data.size.tokens,
-    documents: data.size.documents,
+    tokens,
+    documents,
     targets,
     seq,
     loss,

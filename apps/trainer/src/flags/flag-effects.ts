@@ -4,7 +4,7 @@
 import { formatOf } from '../data/data-source.js';
 import { kindOf } from '../device-choice.js';
 import { UsageError } from '../errors.js';
-import { numBlocks } from '../model/num-blocks.js';
+import { numBlocks } from '../model/text-config.js';
 import type { RunConfig } from '../run-config.js';
 import { keyOf } from './flag.js';
 import { type AppliesTo, FLAG_NAMES, FLAGS, type Flags } from './train-flags.js';
@@ -15,7 +15,7 @@ type Given = Partial<
     Flags,
     'strategy' | 'precision' | 'offloadDir' | 'gradAccum' | 'data' | 'schedule' | 'device'
   > &
-    Pick<Flags, 'valid' | 'validFraction' | 'out' | 'saveEvery'>
+    Pick<Flags, 'task' | 'valid' | 'validFraction' | 'out' | 'saveEvery'>
 >;
 
 interface Condition {
@@ -66,8 +66,19 @@ const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
   'micro-steps': { needs: '--grad-accum 2 or more', holds: ({ gradAccum = 1 }) => gradAccum > 1 },
   documents: {
     needs: 'documents, a file of JSON lines, Parquet, CSV or TSV',
-    holds: ({ data }) => formatOf(data) !== 'text',
-    refuses: ({ data }) => `--data ${data ?? '(the novel)'}, all of which counts`,
+    holds: ({ data, task = 'lm' }) => task === 'lm' && formatOf(data) !== 'text',
+    refuses: ({ data, task = 'lm' }) =>
+      task === 'lm' ? `--data ${data ?? '(the novel)'}, all of which counts` : `--task ${task}`,
+  },
+  embedding: {
+    needs: '--task embed',
+    holds: ({ task }) => task === 'embed',
+    refuses: ({ task }) => `--task ${task}`,
+  },
+  ranking: {
+    needs: '--task embed or rerank',
+    holds: ({ task }) => task === 'embed' || task === 'rerank',
+    refuses: ({ task }) => `--task ${task}`,
   },
   evaluation: {
     needs: '--valid or --valid-fraction',

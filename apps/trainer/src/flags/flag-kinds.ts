@@ -202,6 +202,14 @@ export const targets: FlagKind<'all-linear' | readonly string[]> = {
           .map((name) => name.trim()),
 };
 
+export const counts: FlagKind<readonly number[]> = {
+  schema: z.array(z.int().min(1)).min(1).describe('whole numbers such as 384,128,64'),
+  read: (typed) =>
+    String(typed)
+      .split(',')
+      .map((count) => (/^\s*\d+\s*$/.test(count) ? Number(count) : count)),
+};
+
 const SECONDS = { s: 1, m: 60, h: 3600 } as const;
 
 /** A duration in seconds. */

@@ -8,6 +8,7 @@ import { type Flag, flag, type ValuesOf } from './flag.js';
 import {
   bytes,
   countOrPart,
+  counts,
   devices,
   duration,
   file,
@@ -27,6 +28,8 @@ import {
 
 /** The ways to train, in the order in which `plan` shows them. */
 export const STRATEGIES = ['single', 'fsdp', 'ddp', 'offload'] as const;
+/** What a run can learn. */
+export const TASKS = ['lm', 'embed', 'classify', 'rerank'] as const;
 /** What computes the matrix products of a cpu device. */
 export const PRODUCTS = ['auto', 'wasm', 'native'] as const;
 /**
@@ -41,9 +44,9 @@ export const DASHBOARD_PORT = 8642;
 export const DEFAULT_SEQ_AT_MOST = 256;
 /**
  * The learning rates without --lr. Small models take larger steps, as measured on the default
- * preset; GPT-2 gets its usual rate.
+ * preset; GPT-2 gets its usual rate, and a trained model that learns another task a smaller one.
  */
-export const DEFAULT_LR = { small: 0.004, large: 0.0003 } as const;
+export const DEFAULT_LR = { small: 0.004, large: 0.0003, tuned: 0.00005 } as const;
 /** The number of steps without --steps and --epochs. */
 export const DEFAULT_STEPS = 480;
 /** The number of steps between evaluations without --eval-every. */
@@ -79,6 +82,8 @@ export type AppliesTo =
   | 'reducing in 16 bits'
   | 'micro-steps'
   | 'documents'
+  | 'embedding'
+  | 'ranking'
   | 'evaluation'
   | 'wsd'
   | 'falling rate'
@@ -194,6 +199,10 @@ export const GROUPS = {
     ]),
   },
   'Model and data:': {
+    task: fixed('all')(oneOf(TASKS), 'lm', [
+      '--task <lm|embed|classify|rerank>',
+      'what is learnt: to write text; to embed it, by pairs; to label it; or to rank documents for a query',
+    ]),
     model: fixed('all')(file, DEFAULT_PRESET, [
       '--model <PRESET|DIR|GGUF|ORG/NAME>',
       'a preset, a model directory of the Hugging Face layout, a GGUF file (of several the first), or a model of the Hub, which @revision may follow, and of GGUF files :TYPE or :FILE',
@@ -236,6 +245,28 @@ export const GROUPS = {
       'of the rows',
     ]),
   },
+  'Embedding and reranking (--task embed, --task rerank):': {
+    pooling: fixed('embedding')(oneOf(['mean', 'cls', 'last']), undefined, [
+      '--pooling <mean|cls|last>',
+      "of a text's rows (default: the model's own; else mean, and last of a decoder)",
+    ]),
+    temperature: fixed('embedding')(positive, 0.05, [
+      '--temperature <X>',
+      'what cosines are divided by in the loss of pairs',
+    ]),
+    negatives: fixed('ranking')(whole(0), 7, [
+      '--negatives <N>',
+      'at most so many of the negatives of a line, drawn anew in each epoch',
+    ]),
+    chunkSize: free('embedding')(whole(1), 64, [
+      '--chunk-size <N>',
+      'texts that the model gets at once; larger batches take twice its forward, and no more memory',
+    ]),
+    matryoshkaDims: fixed('embedding')(counts, undefined, [
+      '--matryoshka-dims <LIST>',
+      'so many first numbers of an embedding are learnt to do alone, such as 384,128,64',
+    ]),
+  },
   'LoRA (any of these: adapters are trained, the model is frozen):': {
     loraRank: fixed('all')(whole(1), undefined, [
       '--lora-rank <R>',
@@ -265,11 +296,11 @@ export const GROUPS = {
   'Training:': {
     batch: fixed('all')(whole(1), 16, [
       '--batch <B>',
-      'rows of a step over all ranks and micro-steps; the first ranks take one more',
+      'rows, or examples of a task, of a step over all ranks and micro-steps; the first ranks take one more',
     ]),
     seq: fixed('all')(whole(1), undefined, [
       '--seq <T>',
-      `tokens of a row (default: the model's positions, at most ${DEFAULT_SEQ_AT_MOST})`,
+      `tokens of a row, and of a task's text (default: the model's positions, at most ${DEFAULT_SEQ_AT_MOST})`,
     ]),
     steps: told('all')(whole(1), undefined, [
       '--steps <S>',
@@ -289,7 +320,7 @@ export const GROUPS = {
     ]),
     lr: told('all')(nonNegative, undefined, [
       '--lr <X>',
-      `peak learning rate (default: ${DEFAULT_LR.small}, ${DEFAULT_LR.large} from 10 M parameters on)`,
+      `peak learning rate (default: ${DEFAULT_LR.small}, ${DEFAULT_LR.large} from 10 M parameters on, and ${DEFAULT_LR.tuned} of a trained model with another task than lm)`,
     ]),
     weightDecay: told('all')(nonNegative, 0.1, [
       '--weight-decay <X>',
@@ -374,6 +405,7 @@ export const FLAGS = {
   ...GROUPS['Precision and sharding:'],
   ...GROUPS['Offload (--strategy offload):'],
   ...GROUPS['Model and data:'],
+  ...GROUPS['Embedding and reranking (--task embed, --task rerank):'],
   ...GROUPS['LoRA (any of these: adapters are trained, the model is frozen):'],
   ...GROUPS['Training:'],
   ...GROUPS['Saves:'],

@@ -1,30 +1,38 @@
 // Opens a model that is not trained: whole on its device, or at rest off it.
 
 import { availableParallelism } from 'node:os';
-import type { ModelConfig, Module, TokenArgs } from '@shardweave/nn';
+import type { ModelConfig } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
 import { OffloadBudgetError, OffloadModel } from '@shardweave/offload';
-import { Device, LimitError, type Tensor } from '@shardweave/tensor-core';
+import { Device, LimitError } from '@shardweave/tensor-core';
 import { UsageError } from '../errors.js';
 import { isGgufFile } from '../files/gguf-model.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
-import { findModel, withModelState } from '../model/model-directory.js';
+import { findWeights, withModelState } from '../model/model-directory.js';
+import { resolveHead, type TaskHead } from '../model/task-head.js';
+import { isEncoder, languageConfig, type TextConfig } from '../model/text-config.js';
+import { configFor, type OwnHead, readTextModel } from '../model/text-model.js';
 import { DeviceHost } from '../rank/device-host.js';
 import {
   COMPUTE_DTYPES,
-  deferredModel,
   loadWeights,
   type ModelChoice,
   putBaseAtRest,
 } from '../rank/strategies/model-parts.js';
+import {
+  type Body,
+  deferredBody,
+  type TaskModule,
+  withHead,
+} from '../rank/strategies/task-model.js';
 import type { Precision } from '../run-config.js';
 import type { OpenFlags } from './generate-flags.js';
 
 /** A model in evaluation mode, with frozen weights. */
 export interface OpenModel extends AsyncDisposable {
   readonly device: Device;
-  readonly model: Module<TokenArgs, Tensor>;
+  readonly model: TaskModule;
 }
 
 /** What flags choose: a directory with weights, and how to compute with it. */
@@ -60,22 +68,34 @@ export async function openModel(
   }
 }
 
-/** @throws {UsageError} where there is no such model, or the flags don't go together */
-export async function readChoice(flags: OpenFlags): Promise<OpenChoice> {
+/**
+ * @param task what the model is opened for; undefined: what its files say
+ * @throws {UsageError} where there is no such model, or the flags don't go together
+ */
+export async function readChoice(
+  flags: OpenFlags,
+  task: TaskHead['kind'] | undefined,
+): Promise<OpenChoice> {
   if (flags.deviceBudget !== undefined && flags.strategy !== 'offload') {
     throw new UsageError(
       '--device-budget is for --strategy offload. Add that, or leave the budget out.',
     );
   }
-  const { path, config: modelConfig } = await findModel(flags.model);
+  const path = findWeights(flags.model);
+  const { config, own } = await readTextModel(path);
+  const kind = task ?? usualTask(config, own);
+  const modelConfig = configFor(kind, config);
   const adapter = flags.adapter === undefined ? undefined : findAdapter(flags.adapter);
   const found = adapter === undefined ? undefined : await readAdapter(adapter);
   const lora = found && { ...found, targets: found.layers, directory: adapter };
   return {
     model: { kind: 'directory', path, hasWeights: true },
     modelConfig,
+    head: resolveHead({ task: kind, pooling: undefined }, modelConfig, own),
     lora,
-    precision: flags.precision ?? (await precisionOf(path, modelConfig, flags)),
+    precision:
+      flags.precision ??
+      (kind === 'lm' ? await precisionOf(path, languageConfig(modelConfig), flags) : 'fp32'),
     seed: 0,
   };
 }
@@ -113,29 +133,40 @@ async function loadModel(
   device: Device,
   config: OpenChoice,
   { strategy, deviceBudget, baseType }: OpenFlags,
-): Promise<Module<TokenArgs, Tensor>> {
-  const model = deferredModel(device, config);
+): Promise<TaskModule> {
+  const body = deferredBody(device, config);
   if (config.lora === undefined) {
-    model.to(COMPUTE_DTYPES[config.precision]); // adapters have frozen theirs already
-    for (const parameter of model.parameters()) {
-      parameter.requiresGrad = false;
-    }
+    body.to(COMPUTE_DTYPES[config.precision]); // adapters have frozen theirs already
   }
-  await putBaseAtRest(model, { model: config.model, baseType });
-  if (strategy === 'single') {
-    await loadWeights(model, config);
-    await materialize(model);
-    return model;
+  await putBaseAtRest(body, { model: config.model, baseType });
+  const model = withHead(
+    strategy === 'single' ? body : offloaded(body, config, deviceBudget),
+    config,
+  );
+  for (const parameter of config.lora === undefined ? model.parameters() : []) {
+    parameter.requiresGrad = false;
   }
+  await loadWeights(model, config);
+  await materialize(model);
+  return model;
+}
+
+function offloaded(body: Body, config: OpenChoice, deviceBudget: number | undefined): TaskModule {
   const computeDType = COMPUTE_DTYPES[config.precision];
-  const offload = new OffloadModel<TokenArgs, Tensor>(
-    model,
+  return new OffloadModel(
+    body,
     deviceBudget === undefined
       ? { computeDType }
       : { computeDType, deviceBudgetBytes: deviceBudget },
   );
-  await loadWeights(offload, config);
-  return offload;
+}
+
+/** What a model is for, as far as its files say: else an encoder embeds, and a decoder writes. */
+function usualTask(config: TextConfig, { classes, sentence }: OwnHead): TaskHead['kind'] {
+  if (classes !== undefined) {
+    return classes.labels.length === 1 ? 'rerank' : 'classify';
+  }
+  return sentence !== undefined || isEncoder(config) ? 'embed' : 'lm';
 }
 
 /** Turns a budget that is too small into the user's mistake. */

@@ -1,9 +1,10 @@
 // Opens a model to make text with.
 
-import { generate, KeyValueCache, longestRow, NnConfigError, nextLogits } from '@shardweave/nn';
+import { generate, KeyValueCache, NnConfigError, nextLogits } from '@shardweave/nn';
 import { tokenizerName } from '../config/resolve-config.js';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
+import { longestTextRow } from '../model/text-config.js';
 import type { GenerateFlags } from './generate-flags.js';
 import {
   explainBudget,
@@ -30,7 +31,7 @@ export async function openTextModel(
   flags: GenerateFlags,
   options: { readonly entry: string },
 ): Promise<TextModel> {
-  const config = await readChoice(flags);
+  const config = await readChoice(flags, 'lm');
   const tokenizerOf = tokenizerName(flags, config.model, config.modelConfig);
   const tokenizer = await loadTokenizer(tokenizerOf, config.model.path);
   const opened = await openModel(config, flags, options);
@@ -64,7 +65,7 @@ function makeTextModel(parts: {
   const { opened, config, tokenizer, flags } = parts;
   const { device, model } = opened;
   const { maxTokens, temperature, topK, topP, minP, seed } = flags;
-  const positions = longestRow(config.modelConfig);
+  const positions = longestTextRow(config.modelConfig);
   const stop = [...tokenizer.endTokens, tokenizer.beginToken].filter((id) => id !== undefined);
   let cache: KeyValueCache | undefined;
   return {

@@ -1,7 +1,8 @@
 // Describes what a directory holds, as a plain table.
 
-import type { LoraConfig, ModelConfig } from '@shardweave/nn';
+import type { LoraConfig } from '@shardweave/nn';
 import { formatBytes, formatCount } from '../format.js';
+import type { TextConfig } from '../model/text-config.js';
 import { shapeText } from '../output/header.js';
 import { isModelAlone } from '../saves/saved-run.js';
 import {
@@ -128,7 +129,7 @@ function lossText(loss: number | undefined): string {
   return loss === undefined ? 'not measured' : loss.toFixed(4);
 }
 
-function modelRow(config: ModelConfig, parameters: number): Row {
+function modelRow(config: TextConfig, parameters: number): Row {
   const family = config.model_type === 'gpt2' ? 'gpt2, ' : '';
   const count = `${formatCount(parameters)} parameters (${parameters.toLocaleString('en')})`;
   return ['model', `${family}${shapeText(config)}; ${count}`];

@@ -12,7 +12,7 @@ import {
   type WantedPiece,
 } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { type LazyTensor, type LoraConfig, type ModelConfig, parameterCount } from '@shardweave/nn';
+import type { LazyTensor, LoraConfig } from '@shardweave/nn';
 import { byteSize } from '@shardweave/tensor-core';
 import { TrainerError, UsageError } from '../errors.js';
 import { isGgufFile, withGgufModel } from '../files/gguf-model.js';
@@ -29,6 +29,7 @@ import {
   readModelConfig,
   withModelState,
 } from '../model/model-directory.js';
+import { countParameters, type TextConfig } from '../model/text-config.js';
 import type { SavedRun } from '../saves/saved-run.js';
 
 export interface TensorRow {
@@ -41,9 +42,9 @@ export interface TensorRow {
 }
 
 interface ModelFacts {
-  readonly family: ModelConfig['model_type'];
+  readonly family: TextConfig['model_type'];
   readonly parameters: number;
-  readonly config: ModelConfig;
+  readonly config: TextConfig;
 }
 
 export interface SaveHolding {
@@ -195,8 +196,8 @@ function saveHolding(path: string, save: Save): SaveHolding {
   };
 }
 
-function factsOf(config: ModelConfig): ModelFacts {
-  return { family: config.model_type, parameters: parameterCount(config), config };
+function factsOf(config: TextConfig): ModelFacts {
+  return { family: config.model_type, parameters: countParameters(config), config };
 }
 
 function rowsOf(state: ReadonlyMap<string, LazyTensor>): TensorRow[] {

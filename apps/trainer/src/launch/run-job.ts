@@ -9,6 +9,7 @@ import { TokenCache } from '../data/token-cache.js';
 import { UsageError } from '../errors.js';
 import { whyNotWritten } from '../files/disk-room.js';
 import { writeText } from '../files/write-file.js';
+import { headOf } from '../model/task-head.js';
 import { requireRoom } from '../plan/require-room.js';
 import { DeviceHost } from '../rank/device-host.js';
 import type { RankEvent } from '../rank/events.js';
@@ -61,7 +62,7 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
   } else {
     await using cache = await TokenCache.open(asked.cache);
     const tokens = await prepareTokens(asked, { ...options, cache });
-    const config = { ...decided, tokens };
+    const config = { ...decided, tokens, head: await headOf(decided.head, tokens) };
     onDoing(asked.ranks === 1 ? 'making the model' : `starting ${asked.ranks} ranks`);
     const runs = { memory: runHere, shm: runThreads, ws: runProcesses };
     await runs[asked.transport](config, { ...options, onEvent });
@@ -119,7 +120,8 @@ async function runHereByMpi(config: RunConfig, options: JobOptions): Promise<voi
       await using cache = await TokenCache.open(config.cache);
       const tokens = await prepareInTurn(config, world, { ...options, cache, localRank });
       const place = { rank, localRank, world, host };
-      await runRank({ config: { ...config, tokens }, ...place, emit, signal: stop, wrapUp });
+      const head = await headOf(config.head, tokens);
+      await runRank({ config: { ...config, tokens, head }, ...place, emit, signal: stop, wrapUp });
     },
   });
 }

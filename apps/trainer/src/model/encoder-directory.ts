@@ -19,7 +19,7 @@ import { MODULES_FILE, poolingFile, SENTENCE_FILES } from '../files/sentence-fil
 import { isLeftOut } from '../hub/hub-cache.js';
 import { hubNameOf } from '../hub/hub-name.js';
 
-const CONFIG_FILE = 'config.json';
+import { CONFIG_FILE } from './model-directory.js';
 
 /** What config.json says of the kind of a model, by which commands differ. */
 export interface ModelKind {

@@ -20,7 +20,7 @@ import { hasSaves, savesOf } from '../files/save-directory.js';
 import { isLeftOut } from '../hub/hub-cache.js';
 import { ADAPTER_FILES, findAdapter } from './adapter-directory.js';
 
-const CONFIG_FILE = 'config.json';
+export const CONFIG_FILE = 'config.json';
 const WEIGHTS_FILE = 'model.safetensors';
 /** The file that names the shards of a model in several files. */
 const INDEX_FILE = 'model.safetensors.index.json';
@@ -160,6 +160,6 @@ export async function withModelState<T>(
 /** Turns what is wrong with a file into the user's mistake. */
 export function explainModel<T>(path: string, read: () => Promise<T>): Promise<T> {
   const remedy =
-    'Give a directory with a GPT-2, Llama, Qwen 2 or Qwen 3 in the Hugging Face layout, or a GGUF file of one.';
+    'Give a directory with a GPT-2, Llama, Qwen 2 or Qwen 3 in the Hugging Face layout, a GGUF file of one or, to embed and to classify, a BERT.';
   return explainFiles({ what: `--model: ${path}`, remedy }, read);
 }

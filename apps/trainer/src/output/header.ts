@@ -1,11 +1,12 @@
 // The lines before the first step, which tell what will run, and where.
 
-import { type ModelConfig, parameterCount } from '@shardweave/nn';
 import type { DataSize } from '../data/dataset.js';
 import { numMicroSteps } from '../data/row-order.js';
 import type { SaveEvery } from '../flags/flag-kinds.js';
 import { formatBytes, formatCount } from '../format.js';
 import { hubNameOf } from '../hub/hub-name.js';
+import type { ClassHead, EmbedHead } from '../model/task-head.js';
+import { countParameters, isEncoder, type TextConfig } from '../model/text-config.js';
 import { libraryOf } from '../numeric-class.js';
 import type { RankReady } from '../rank/events.js';
 import type { LoraRun, RunConfig } from '../run-config.js';
@@ -54,7 +55,7 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): Row[
     ['model', modelText(config)],
     [
       'params',
-      `${formatCount(parameterCount(modelConfig))} (${parameterCount(modelConfig).toLocaleString('en')}), shard of a rank ${formatBytes(Math.max(...shards))}`,
+      `${formatCount(countParameters(modelConfig))} (${countParameters(modelConfig).toLocaleString('en')}), shard of a rank ${formatBytes(Math.max(...shards))}`,
     ],
     [
       'world',
@@ -79,6 +80,7 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): Row[
 /** What not every run has. */
 function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false)[] {
   const { model, lora, strategy, batch, ranks, offloadDir } = config;
+  const head = ready[0]?.head ?? config.head;
   const epochs = epochsOf(config, ready[0]?.data) ?? 0;
   const times = formatEpochs(epochs).replace(/ epochs$/, '');
   const classes = numericClassesOf(ready);
@@ -88,6 +90,7 @@ function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false
       'note',
       `each row is learnt ${times} times, and a model then knows it by heart: --epochs 3 is usual`,
     ],
+    head.kind !== 'lm' && ['task', taskText(config, head)],
     lora !== undefined && ['lora', loraText(lora)],
     model.kind === 'directory' &&
       !model.hasWeights && ['weights', 'random ones: there are no weights beside config.json'],
@@ -127,7 +130,8 @@ function stepText(config: RunConfig): string {
   const microSteps = numMicroSteps(config);
   const parts = microSteps > 1 ? ` in ${microSteps} micro-steps` : '';
   const reduced = microSteps > 1 && !config.sync ? ', reduced once' : '';
-  return `${config.batch} rows of ${config.seq} tokens${parts}${reduced}`;
+  const what = config.head.kind === 'lm' ? 'rows of' : 'examples, texts of up to';
+  return `${config.batch} ${what} ${config.seq} tokens${parts}${reduced}`;
 }
 
 /** The libraries that compute products, each once. */
@@ -144,6 +148,26 @@ function savesText({ steps, minutes }: SaveEvery, keep: number): string {
   const [count, unit] = minutes === undefined ? [steps, 'step'] : [minutes, 'minute'];
   const every = count === 1 ? `each ${unit}` : `every ${count} ${unit}s`;
   return `${every}, the newest ${keep} and the best are kept`;
+}
+
+function taskText(config: RunConfig, head: EmbedHead | ClassHead): string {
+  if (head.kind !== 'embed') {
+    const { labels, kind, problemType } = head;
+    const several = problemType === 'multi_label_classification' ? ', several at once' : '';
+    return kind === 'rerank'
+      ? 'rerank: how likely each document answers its query'
+      : `classify: ${labels.length} labels${several}, ${labels.slice(0, 8).join(', ')}${labels.length > 8 ? ' and so on' : ''}`;
+  }
+  const { pooling, normalize, prompts = {} } = head;
+  const { temperature, matryoshkaDims, chunkSize } = config;
+  const named = Object.entries(prompts).filter(([, text]) => text !== '');
+  const parts = [
+    `embed: ${pooling} pooling${normalize ? ' to length 1' : ''}, temperature ${temperature}`,
+    matryoshkaDims && `also by the first ${matryoshkaDims.join(', ')} numbers`,
+    `${chunkSize} texts at once`,
+    ...named.map(([name, text]) => `${name} texts begin with ${JSON.stringify(text)}`),
+  ];
+  return parts.filter((part) => part !== undefined).join(', ');
 }
 
 function loraText({ rank, alpha, dropout, targets, baseType, directory }: LoraRun): string {
@@ -173,11 +197,15 @@ function offloadText(config: RunConfig): string {
  * The shape of a model, such as `2 layers, width 64, 4 heads, vocabulary 256, dropout 0`; that of a
  * decoder begins with its family.
  */
-export function shapeText(config: ModelConfig): string {
+export function shapeText(config: TextConfig): string {
   const { vocab_size: vocabulary } = config;
   if (config.model_type === 'gpt2') {
     const { n_layer: layers, n_embd: width, n_head: heads, resid_pdrop: dropout } = config;
     return `${layers} layers, width ${width}, ${heads} heads, vocabulary ${vocabulary}, dropout ${dropout}`;
+  }
+  if (isEncoder(config)) {
+    const { num_hidden_layers, hidden_size, num_attention_heads, hidden_dropout_prob } = config;
+    return `${config.model_type}, ${num_hidden_layers} layers, width ${hidden_size}, ${num_attention_heads} heads, vocabulary ${vocabulary}, dropout ${hidden_dropout_prob}`;
   }
   const { num_hidden_layers: layers, hidden_size: width, attention_dropout: dropout } = config;
   const { num_attention_heads: heads, num_key_value_heads: kvHeads } = config;
@@ -196,8 +224,8 @@ function modelName({ model }: RunConfig): string {
 }
 
 function sizeText(size: DataSize | undefined): string {
-  const { tokens, documents, cut, pieces } = size ?? NOTHING;
-  const of = documents === 0 ? '' : ` in ${formatCount(documents)} documents`;
+  const { tokens, documents, cut, pieces, unit = 'documents' } = size ?? NOTHING;
+  const of = documents === 0 ? '' : ` in ${formatCount(documents)} ${unit}`;
   const cuts =
     cut === 0
       ? ''

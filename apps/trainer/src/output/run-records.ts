@@ -33,7 +33,10 @@ export type EventRecord =
     }
   /** What the command prints before the first step, as names and values. */
   | { readonly type: 'header'; readonly rows: readonly (readonly [string, string])[] }
-  | ({ readonly type: 'ready' } & Omit<RankReady, 'processBytes' | 'params' | 'data' | 'valid'>)
+  | ({ readonly type: 'ready' } & Omit<
+      RankReady,
+      'processBytes' | 'params' | 'data' | 'valid' | 'head'
+    >)
   | ({ readonly type: 'rank'; readonly atMs: number } & RankStatus)
   | {
       readonly type: 'sample';

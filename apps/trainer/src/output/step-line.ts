@@ -28,6 +28,9 @@ export function stepLine(
     ...(metrics.validLoss === undefined
       ? []
       : [`valid ${metrics.validLoss.toFixed(4).padStart(7)}`]),
+    ...Object.entries(metrics.figures ?? {})
+      .slice(0, 1)
+      .map(([name, value]) => `${name} ${value.toFixed(4)}`),
     `norm ${norm.padStart(6)}`,
     `lr ${metrics.lr.toExponential(1).padStart(7)}`,
     formatMs(metrics.stepMs).padStart(7),

@@ -1,8 +1,10 @@
 // Rows of a run's shape without a text: a data set for steps whose values nobody reads.
 
+import type { TypedDocument } from '@shardweave/nn/embedding';
 import { LimitError } from '@shardweave/tensor-core';
 import { formatOf } from '../data/data-source.js';
 import type { Dataset } from '../data/dataset.js';
+import type { ExampleBatch, TaskExample } from '../data/example-data.js';
 import { numMicroSteps, rowsOf } from '../data/row-order.js';
 import type { RunConfig } from '../run-config.js';
 
@@ -44,6 +46,9 @@ export function dryData(config: RunConfig, { onMicroStep }: DryDataOptions = {})
           `--batch ${batch} is ${end - first} rows of ${seq} tokens in a micro-step, more than ${MOST_TOKENS} tokens.`,
         );
       }
+      if (config.head.kind !== 'lm') {
+        return dryExamples(config, { first, end }) as never; // as its objective takes them
+      }
       const values = () => new Uint32Array((end - first) * seq);
       return {
         tokens: values(),
@@ -54,4 +59,18 @@ export function dryData(config: RunConfig, { onMicroStep }: DryDataOptions = {})
       };
     },
   };
+}
+
+/** Examples as large as they may be: each text takes a row. Most are shorter, and share rows. */
+function dryExamples(
+  { head, seq, negatives }: RunConfig,
+  { first, end }: { readonly first: number; readonly end: number },
+): ExampleBatch {
+  const text = { ids: new Uint32Array(seq), tokenTypes: new Uint32Array(seq) };
+  const numTexts = head.kind === 'classify' ? 1 : head.kind === 'embed' ? 2 : 1 + negatives;
+  const example: TaskExample = {
+    texts: new Array<TypedDocument>(numTexts).fill(text),
+    labels: head.kind === 'embed' ? [] : new Array<number>(numTexts).fill(0),
+  };
+  return { examples: new Array<TaskExample>(end - first).fill(example), firstRow: first };
 }

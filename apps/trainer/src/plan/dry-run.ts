@@ -19,8 +19,8 @@ import { OpenedStores } from '../rank/step/opened-stores.js';
 import { type PhaseBytes, PhaseMemory } from '../rank/step/phase-memory.js';
 import { TrainingStep } from '../rank/step/training-step.js';
 import { isNote } from '../rank/strategies/open-rest.js';
-import { openStrategy } from '../rank/strategies/open-strategy.js';
-import type { RankGroups, Strategy } from '../rank/strategies/strategy.js';
+import { openRankGroups, openStrategy } from '../rank/strategies/open-strategy.js';
+import type { RankGroups, Strategy, TaskStrategy } from '../rank/strategies/strategy.js';
 import type { RunConfig } from '../run-config.js';
 import { dryData, numSkipped } from './dry-data.js';
 import type { KernelTally } from './kernel-times.js';
@@ -81,8 +81,7 @@ export async function dryRun(config: RunConfig, options: DryRunOptions): Promise
   const work = new Work({ isTallied: isTimed });
   const device = new Device(createDryBackend(model, work), { seed: config.seed });
   const gather = createDryGroup(config.ranks, { rank });
-  const reduce = gather.worldSize === 1 ? gather : await gather.split(0);
-  const groups = { gather, reduce };
+  const groups = await openRankGroups(gather);
   const stores = new OpenedStores();
   try {
     const strategy = await openStrategy({
@@ -111,7 +110,7 @@ export async function dryRun(config: RunConfig, options: DryRunOptions): Promise
 interface DryParts {
   readonly options: DryRunOptions;
   readonly device: Device;
-  readonly strategy: Strategy;
+  readonly strategy: TaskStrategy;
   readonly groups: RankGroups;
   readonly stores: OpenedStores;
   readonly work: Work;

@@ -2,7 +2,7 @@
 // suggestion is tried by a dry run before it is printed.
 
 import { numMicroSteps } from '../data/row-order.js';
-import { numBlocks } from '../model/num-blocks.js';
+import { numBlocks } from '../model/text-config.js';
 import type { RunConfig, StrategyName } from '../run-config.js';
 
 /** A run with other flags. */

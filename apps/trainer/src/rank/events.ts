@@ -2,6 +2,7 @@
 
 import type { BackendInfo, MemoryBytes, TraceEvent } from '@shardweave/tensor-core';
 import type { DataSize } from '../data/dataset.js';
+import type { TaskHead } from '../model/task-head.js';
 import type { CommTimes } from './comm-watch.js';
 import type { CommCounts } from './step/comm-counter.js';
 import type { PhaseBytes } from './step/phase-memory.js';
@@ -40,6 +41,8 @@ export interface RankReady {
   readonly data: DataSize;
   /** The size of the data that is evaluated. */
   readonly valid: DataSize | undefined;
+  /** What the task puts on the model, with labels that the data have told. Absent without one. */
+  readonly head?: TaskHead | undefined;
 }
 
 /** A line of metrics.jsonl. */
@@ -67,6 +70,8 @@ export interface StepMetrics {
   readonly tokensPerSecond: number;
   /** The mean loss of the evaluation after the update; undefined in a step without one. */
   readonly validLoss?: number | undefined;
+  /** What a task is judged by beside the loss, such as accuracy or ndcg@10. */
+  readonly figures?: Readonly<Record<string, number>> | undefined;
 }
 
 /** What rank 0 knows besides. The times are there only where somebody watches; see isWatched. */

@@ -5,6 +5,7 @@ import type { Trace } from '@shardweave/tensor-core';
 import { loadTokenizer } from '../data/tokenizer.js';
 import { resultOf } from '../files/run-files.js';
 import { leaveModel } from '../model/leave-model.js';
+import { languageConfig } from '../model/text-config.js';
 import { trainedFiles } from '../model/write-trained.js';
 import type { RunConfig } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
@@ -47,10 +48,10 @@ export async function leaveResults(run: OpenedRank, trained: Trained): Promise<v
 async function showText({ options, device, strategy }: OpenedRank): Promise<void> {
   const { config, rank, emit, wrapUp } = options;
   const { text } = strategy;
-  if (config.quiet || (rank > 0 && text.group === undefined)) {
+  if (config.head.kind !== 'lm' || config.quiet || (rank > 0 && text.group === undefined)) {
     return;
   }
-  const maxTokens = sampleLength(config.modelConfig, gatheredBytes(config, text));
+  const maxTokens = sampleLength(languageConfig(config.modelConfig), gatheredBytes(config, text));
   if (rank === 0) {
     emit(
       maxTokens === 0

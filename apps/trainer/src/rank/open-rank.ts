@@ -17,7 +17,7 @@ import { measureProducts } from './measure-products.js';
 import type { OpenedStores } from './step/opened-stores.js';
 import { COMPUTE_DTYPES } from './strategies/model-parts.js';
 import { openRankGroups } from './strategies/open-strategy.js';
-import type { RankGroups, Strategy } from './strategies/strategy.js';
+import type { RankGroups, TaskStrategy } from './strategies/strategy.js';
 
 /** What a rank is given. */
 export interface RankOptions {
@@ -48,7 +48,7 @@ export interface OpenedRank {
   /** Undefined where nobody watches the run. */
   readonly comm: CommWatch | undefined;
   readonly resuming: Resuming;
-  readonly strategy: Strategy;
+  readonly strategy: TaskStrategy;
   readonly stores: OpenedStores;
 }
 

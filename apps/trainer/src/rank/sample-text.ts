@@ -12,6 +12,7 @@ import {
 } from '@shardweave/nn';
 import { byteSize, type Device } from '@shardweave/tensor-core';
 import type { Tokenizer } from '../data/tokenizer.js';
+import { countParameters } from '../model/text-config.js';
 import type { RunConfig } from '../run-config.js';
 import { COMPUTE_DTYPES } from './strategies/model-parts.js';
 import type { TextModel } from './strategies/strategy.js';
@@ -55,7 +56,7 @@ export function gatheredBytes(
   { modelConfig, precision }: Pick<RunConfig, 'modelConfig' | 'precision'>,
   { group }: Pick<TextModel, 'group'>,
 ): number {
-  const wholeBytes = parameterCount(modelConfig) * byteSize(COMPUTE_DTYPES[precision]);
+  const wholeBytes = countParameters(modelConfig) * byteSize(COMPUTE_DTYPES[precision]);
   return group === undefined ? 0 : wholeBytes * (1 - 1 / group.worldSize);
 }
 

@@ -5,6 +5,7 @@ import { DivergedError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
 import { learningRate, type RateConfig } from '../schedule.js';
 import type { Best, EarlyEnd, StepMetrics, StepResources } from './events.js';
+import type { Evaluated } from './step/evaluation.js';
 
 /** The result of a step, equal on all ranks. */
 export interface StepOutcome {
@@ -14,6 +15,8 @@ export interface StepOutcome {
    */
   readonly loss: number;
   readonly numTargets: number;
+  /** The tokens of the step; undefined where they are those of whole rows. */
+  readonly numTokens?: number | undefined;
   /** The norm of the unscaled gradients, before clipping; may be infinite or NaN. */
   readonly gradNorm: number;
   /** The scale that the losses of this step had. */
@@ -26,10 +29,9 @@ export interface StepRunner {
   /** Runs step `step` (from 0) and, unless it is skipped, updates with rate `lr`. */
   runStep(step: number, lr: number): Promise<StepOutcome>;
   /**
-   * The loss of the evaluation, undefined where it was given up; absent where nothing is
-   * evaluated.
+   * What the evaluation tells, undefined where it was given up; absent where nothing is evaluated.
    */
-  readonly evaluate?: (() => Promise<number | undefined>) | undefined;
+  readonly evaluate?: (() => Promise<Evaluated | undefined>) | undefined;
   /**
    * Whether the time of the run is over, with the same answer on all ranks. Absent where there is
    * no time limit.
@@ -112,7 +114,8 @@ export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
     const isEnd = step + 1 === config.steps;
     const isTimeOver = !isEnd && (await runner.isTimeOver?.()) === true;
     const isDue = (step + 1) % config.evalEvery === 0 || isEnd || isTimeOver;
-    validLoss = isDue ? await runner.evaluate?.() : undefined;
+    const evaluated = isDue ? await runner.evaluate?.() : undefined;
+    validLoss = evaluated?.loss;
     if (validLoss !== undefined && validLoss < (best?.validLoss ?? Number.POSITIVE_INFINITY)) {
       best = { step: step + 1, validLoss };
     }
@@ -120,7 +123,8 @@ export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
       validLoss !== undefined &&
       !isEnd &&
       isPatienceOver(config, step + 1, best?.step ?? from.step);
-    options.onStep({ ...metrics, validLoss }, resources);
+    const figures = evaluated?.figures?.values;
+    options.onStep({ ...metrics, validLoss, ...(figures && { figures }) }, resources);
     const early = isOutOfPatience ? 'patience' : isTimeOver ? 'time' : undefined;
     const isLast = isEnd || early !== undefined;
     const reached = { step: step + 1, updates, best, validLoss };
@@ -150,7 +154,7 @@ async function timedStep(
     lossScale: outcome.lossScale,
     skipped: outcome.isSkipped,
     stepMs,
-    tokensPerSecond: (config.batch * config.seq * 1000) / stepMs,
+    tokensPerSecond: ((outcome.numTokens ?? config.batch * config.seq) * 1000) / stepMs,
   };
   return { metrics, resources: runner.resources() };
 }

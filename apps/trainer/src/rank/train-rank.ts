@@ -3,10 +3,10 @@
 
 import { hostname } from 'node:os';
 import { dirname } from 'node:path';
-import { parameterCount } from '@shardweave/nn';
 import { DivergedError } from '../errors.js';
 import { isSaveOf, pathOf, savesOf } from '../files/save-directory.js';
 import type { ModelState } from '../model/model-directory.js';
+import { countParameters } from '../model/text-config.js';
 import { makesSaves, type PreparedRun } from '../run-config.js';
 import { loadResumed, loadSave, type Resumed } from '../saves/resume-run.js';
 import { RunSaves } from '../saves/run-saves.js';
@@ -57,11 +57,12 @@ export async function tellReady(run: OpenedRank): Promise<string> {
       shown: kind === 'webgpu' ? shownCards(process.env) : undefined,
       numericClass,
       tiles,
-      params: parameterCount(config.modelConfig),
+      params: countParameters(config.modelConfig),
       shardBytes: strategy.shardBytes,
       processBytes: process.resourceUsage().maxRSS * 1024,
       data: data.train.size,
       valid: data.valid?.size,
+      ...(config.head.kind !== 'lm' && { head: config.head }),
     },
   });
   return numericClass;

@@ -10,6 +10,9 @@ import { parameterShapes } from './saved-state.js';
 /** A parameter in its file, in a dtype that devices compute with. */
 type Weight = LazyTensor<'f32' | 'f16' | 'bf16'>;
 
+/** A model, which is a language model unless it has another head. */
+type ModelOfSave = Pick<RunConfig, 'model' | 'modelConfig'> & Partial<Pick<RunConfig, 'head'>>;
+
 /**
  * Writes the parameters in `state` in the dtype of their files, by ranges where the files can be
  * read so.
@@ -19,7 +22,7 @@ export async function writeModelSave(
   store: PieceStore,
   state: ReadonlyMap<string, LazyTensor>,
   options: {
-    readonly config: Pick<RunConfig, 'model' | 'modelConfig' | 'tokenizer'>;
+    readonly config: ModelOfSave & Pick<RunConfig, 'tokenizer'>;
     readonly signal: AbortSignal;
   },
 ): Promise<void> {
@@ -41,9 +44,9 @@ export async function writeModelSave(
  */
 export function weightsOf(
   state: ReadonlyMap<string, LazyTensor>,
-  config: Pick<RunConfig, 'model' | 'modelConfig'>,
+  { head = { kind: 'lm' }, ...config }: ModelOfSave,
 ): readonly (readonly [string, Weight])[] {
-  const shapes = parameterShapes({ ...config, lora: undefined, precision: 'fp32', seed: 0 });
+  const shapes = parameterShapes({ ...config, head, lora: undefined, precision: 'fp32', seed: 0 });
   return shapes.map(([name, shape]) => [name, weightOf(state, name, shape)]);
 }
 

@@ -4,16 +4,25 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Device } from '@shardweave/tensor-core';
 import type { Dataset } from '../../data/dataset.js';
+import type { Examples } from '../../data/example-data.js';
+import { embeddingFigures } from '../../figures/embedding-figures.js';
+import type { Figures, Judged, OnJudged } from '../../figures/figures.js';
+import { scoreboardOf } from '../../figures/task-figures.js';
 import type { RunConfig } from '../../run-config.js';
-import type { Strategy } from '../strategies/strategy.js';
+import type { TaskStrategy } from '../strategies/strategy.js';
 import { sumOverRanks } from '../strategies/sum-over-ranks.js';
-import { summedLoss } from './summed-loss.js';
+
+export interface Evaluated {
+  readonly loss: number;
+  /** What a task is judged by beside its loss. */
+  readonly figures?: Figures | undefined;
+}
 
 export interface EvaluationOptions {
-  readonly config: Pick<RunConfig, 'seq'>;
+  readonly config: Pick<RunConfig, 'head' | 'batch' | 'seq' | 'chunkSize'>;
   readonly rank: number;
   readonly device: Device;
-  readonly strategy: Pick<Strategy, 'module'>;
+  readonly strategy: Pick<TaskStrategy, 'module' | 'objective'>;
   /** The data, each row of which is taken once. */
   readonly data: Dataset;
   /** The group of all ranks of the job. */
@@ -30,8 +39,30 @@ export interface EvaluationOptions {
  * training. Collective.
  * @returns undefined where it was given up
  */
-export function evaluate(options: EvaluationOptions): Promise<number | undefined> {
-  return meanLoss(options, { first: 0, end: options.data.numSteps });
+export async function evaluate(options: EvaluationOptions): Promise<Evaluated | undefined> {
+  const { config, device, strategy, data, group } = options;
+  const { head } = config;
+  const examples = data as unknown as Examples; // which all tasks but the first have
+  const board =
+    head.kind === 'lm' || head.kind === 'embed' ? undefined : scoreboardOf(head, examples.count);
+  const loss = await meanLoss(options, { first: 0, end: data.numSteps, onJudged: board?.add });
+  if (loss === undefined || head.kind === 'lm') {
+    return loss === undefined ? undefined : { loss };
+  }
+  if (head.kind !== 'embed') {
+    return { loss, figures: await board!.figures(group) };
+  }
+  const { module } = strategy;
+  module.eval();
+  try {
+    const figures = await embeddingFigures({
+      ...{ device, module, group, config, head },
+      data: examples,
+    });
+    return { loss, figures };
+  } finally {
+    module.train();
+  }
 }
 
 /**
@@ -52,11 +83,18 @@ export async function lossAhead(
   return undefined;
 }
 
+interface Steps {
+  readonly first: number;
+  readonly end: number;
+  /** Called with each example of a classifier, and its place among all of the data. */
+  readonly onJudged?: OnJudged | undefined;
+}
+
 async function meanLoss(
   { config, rank, device, strategy, data, group, onStep, isGivenUp }: EvaluationOptions,
-  { first, end }: { readonly first: number; readonly end: number },
+  { first, end, onJudged }: Steps,
 ): Promise<number | undefined> {
-  const { module } = strategy;
+  const { module, objective } = strategy;
   let own = 0;
   let numTargets = 0;
   module.eval();
@@ -68,10 +106,10 @@ async function meanLoss(
       numTargets += await data.numTargets(step);
       for (let microStep = 0; microStep < data.numMicroSteps; microStep++) {
         const batch = await data.microBatch(step, rank, microStep);
+        const place = step * config.batch + batch.firstRow;
+        const onExample = onJudged && ((judged: Judged, i: number) => onJudged(judged, place + i));
         own += await device.noGrad(() =>
-          device.scope(async () =>
-            (await summedLoss(batch, { device, module, seq: config.seq })).item(),
-          ),
+          device.scope(async () => (await objective.loss(batch, onExample)).item()),
         );
       }
       onStep?.(step + 1, end);

@@ -13,17 +13,16 @@ import {
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../../data/dataset.js';
 import type { RunConfig } from '../../run-config.js';
-import type { Strategy } from '../strategies/strategy.js';
+import type { TaskStrategy } from '../strategies/strategy.js';
 import { sumOverRanks } from '../strategies/sum-over-ranks.js';
 import type { StepOutcome } from '../train-loop.js';
 import type { StepPhase } from './phase-memory.js';
-import { summedLoss } from './summed-loss.js';
 
 export interface TrainingStepOptions {
   readonly config: RunConfig;
   readonly rank: number;
   readonly device: Device;
-  readonly strategy: Strategy;
+  readonly strategy: TaskStrategy;
   readonly data: Dataset;
   /** The group of all ranks of the job. */
   readonly group: ProcessGroup;
@@ -75,7 +74,8 @@ export class TrainingStep {
     const { gradNorm, isSkipped } = await this.#update(lossScale);
     strategy.optimizer.zeroGrad();
     const loss = (await sumOverRanks(await own, group, 'loss')) / numTargets;
-    return { loss, numTargets, gradNorm, lossScale, isSkipped };
+    const numTokens = data.numTokens?.(step);
+    return { loss, numTargets, numTokens, gradNorm, lossScale, isSkipped };
   }
 
   /**
@@ -100,15 +100,11 @@ export class TrainingStep {
    * @param scale the factor of that sum before its gradients are taken
    */
   #microStep(step: number, microStep: number, scale: number): Promise<Tensor> {
-    const { config, rank, device, strategy, data, onPhase } = this.#options;
+    const { rank, device, strategy, data, onPhase = () => {} } = this.#options;
     return device.scope(async () => {
       const batch = await data.microBatch(step, rank, microStep);
-      onPhase?.('forward');
       device.random.begin({ step, rowOffset: batch.firstRow });
-      const loss = await summedLoss(batch, { device, module: strategy.module, seq: config.seq });
-      onPhase?.('backward');
-      await loss.backward({ gradient: device.full(loss.shape, scale) });
-      return loss.detach();
+      return strategy.objective.backward(batch, { scale, onPhase });
     });
   }
 

@@ -3,7 +3,7 @@
 
 import { join } from 'node:path';
 import { FullyShardedDataParallel, setGradientDivideFactors } from '@shardweave/fsdp';
-import type { LanguageModel, Module, TokenArgs } from '@shardweave/nn';
+import type { Module } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
@@ -18,6 +18,7 @@ import {
 import { type Rest, withRest } from './open-rest.js';
 import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
 import { sumOverRanks } from './sum-over-ranks.js';
+import { blocksOf, bodyOf, type TaskModule } from './task-model.js';
 
 export function openFsdp(options: StrategyOptions): Promise<Strategy> {
   const { config, groups, openStore } = options;
@@ -77,16 +78,14 @@ interface Sharding {
   readonly store: ShardStore | undefined;
 }
 
-function shardBlocks(
-  model: LanguageModel,
-  sharding: Sharding,
-): FullyShardedDataParallel<TokenArgs, Tensor> {
-  for (const [i, block] of model.layers().slice(1, -1).entries()) {
+function shardBlocks(model: TaskModule, sharding: Sharding): FullyShardedDataParallel {
+  const body = bodyOf(model);
+  for (const [i, [name, block]] of blocksOf(body).entries()) {
     const options = fsdpOptions(sharding, `h.${i}`);
     const unit = new FullyShardedDataParallel(block as Module<[x: Tensor], Tensor>, options);
-    model.replaceChild(String(i + 1), unit);
+    body.replaceChild(name, unit);
   }
-  return new FullyShardedDataParallel<TokenArgs, Tensor>(model, fsdpOptions(sharding, 'root'));
+  return new FullyShardedDataParallel(model, fsdpOptions(sharding, 'root'));
 }
 
 function fsdpOptions({ config, groups, store }: Sharding, name: string) {

@@ -4,53 +4,55 @@
 import type { BlockType } from '@shardweave/dtypes/blocks';
 import {
   AdamW,
-  applyLora,
   checkpoint,
-  type LanguageModel,
   type LazyTensor,
   loadStateDict,
   type Module,
-  makeModel,
-  NnConfigError,
   quantizeBase,
   StateDictError,
 } from '@shardweave/nn';
 import { dropRecipe } from '@shardweave/nn/flat';
 import { byteSize, type Device, type Tensor } from '@shardweave/tensor-core';
-import { UsageError } from '../../errors.js';
 import { ggufBlockTypes, isGgufFile } from '../../files/gguf-model.js';
 import { withAdapterState } from '../../model/adapter-directory.js';
-import { withModelState } from '../../model/model-directory.js';
+import { isOfHead, withTaskState } from '../../model/text-model.js';
 import type { BaseType, RunConfig } from '../../run-config.js';
 import type { StrategyOptions } from './strategy.js';
+import {
+  type Body,
+  blocksOf,
+  bodyOf,
+  deferredBody,
+  type TaskModule,
+  withHead,
+} from './task-model.js';
 
 /** The part of a run's config that decides its model and the model's first values. */
-export type ModelChoice = Pick<RunConfig, 'model' | 'modelConfig' | 'lora' | 'precision' | 'seed'>;
+export type ModelChoice = Pick<
+  RunConfig,
+  'model' | 'modelConfig' | 'head' | 'lora' | 'precision' | 'seed'
+>;
 
 /** The dtype of products for each precision. */
 export const COMPUTE_DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 
 /** The run's model, with its adapters where it has them; values come later. */
-export function deferredModel(
-  device: Device,
-  { modelConfig, lora, precision, seed }: ModelChoice,
-): LanguageModel {
-  const model = makeModel(device, modelConfig, { seed, deferInit: true });
-  if (lora !== undefined) {
-    const { rank, alpha, dropout, targets, baseType } = lora;
-    const baseDType = isNumbers(baseType) ? baseType : COMPUTE_DTYPES[precision];
-    explainTargets(() => applyLora(model, { rank, alpha, dropout, targets, baseDType, seed }));
-  }
-  return model;
+export function deferredModel(device: Device, choice: ModelChoice): TaskModule {
+  return withHead(deferredBody(device, choice), choice);
 }
 
-/** The same, whose frozen matrices rest as the run asks for. */
-export async function restingModel(device: Device, choice: ModelChoice): Promise<LanguageModel> {
-  const model = deferredModel(device, choice);
+/** The run's transformer, whose frozen matrices rest as the run asks for. */
+export async function restingBody(device: Device, choice: ModelChoice): Promise<Body> {
+  const body = deferredBody(device, choice);
   if (choice.lora !== undefined) {
-    await putBaseAtRest(model, { model: choice.model, baseType: choice.lora.baseType });
+    await putBaseAtRest(body, { model: choice.model, baseType: choice.lora.baseType });
   }
-  return model;
+  return body;
+}
+
+/** The same with the task's head. */
+export async function restingModel(device: Device, choice: ModelChoice): Promise<TaskModule> {
+  return withHead(await restingBody(device, choice), choice);
 }
 
 /**
@@ -58,7 +60,7 @@ export async function restingModel(device: Device, choice: ModelChoice): Promise
  * them in already.
  */
 export async function putBaseAtRest(
-  model: LanguageModel,
+  model: Module,
   {
     model: source,
     baseType,
@@ -79,7 +81,7 @@ export async function putBaseAtRest(
 }
 
 async function quantizeAs(
-  model: LanguageModel,
+  model: Module,
   { source, type }: { readonly source: ModelChoice['model']; readonly type: BlockType | undefined },
 ): Promise<void> {
   if (type !== undefined) {
@@ -94,27 +96,12 @@ async function quantizeAs(
 }
 
 /** Whether a base of the type rests as numbers, and not in blocks. */
-function isNumbers(type: BaseType | undefined): type is 'f32' | 'f16' | 'bf16' {
+export function isNumbers(type: BaseType | undefined): type is 'f32' | 'f16' | 'bf16' {
   return type === 'f32' || type === 'f16' || type === 'bf16';
 }
 
-/** Turns a target that the model lacks into the user's mistake. */
-function explainTargets(apply: () => void): void {
-  try {
-    apply();
-  } catch (cause) {
-    if (!(cause instanceof NnConfigError)) {
-      throw cause;
-    }
-    throw new UsageError(
-      `${cause.message} Give --lora-targets that the model has, or the --adapter of this model.`,
-      { cause },
-    );
-  }
-}
-
 /** The model's trained parameters: all of them, or adapters. */
-export function trainedParameters(model: LanguageModel): Tensor[] {
+export function trainedParameters(model: Module): Tensor[] {
   return model.parameters().filter(({ requiresGrad }) => requiresGrad);
 }
 
@@ -130,7 +117,7 @@ export function bytesOf(parameters: readonly Tensor[]): number {
 export async function wholeModel({
   device,
   config,
-}: Pick<StrategyOptions, 'device' | 'config'>): Promise<LanguageModel> {
+}: Pick<StrategyOptions, 'device' | 'config'>): Promise<TaskModule> {
   const model = await restingModel(device, config);
   await loadWeights(model, config);
   checkpointBlocks(model, config);
@@ -138,12 +125,13 @@ export async function wholeModel({
 }
 
 /** Makes each block run again in backward, where the run asks for it. */
-export function checkpointBlocks(model: LanguageModel, { checkpointActivations }: RunConfig): void {
+export function checkpointBlocks(model: Module, { checkpointActivations }: RunConfig): void {
   if (!checkpointActivations) {
     return;
   }
-  for (const [i, block] of model.layers().slice(1, -1).entries()) {
-    model.replaceChild(String(i + 1), checkpoint(block));
+  const body = bodyOf(model);
+  for (const [name, block] of blocksOf(body)) {
+    body.replaceChild(name, checkpoint(block));
   }
 }
 
@@ -155,13 +143,14 @@ export function checkpointBlocks(model: LanguageModel, { checkpointActivations }
  */
 export async function loadWeights(
   model: Module,
-  { model: source, modelConfig, lora }: ModelChoice,
+  { model: source, modelConfig, head, lora }: ModelChoice,
 ): Promise<void> {
   if (source.kind === 'directory' && source.hasWeights) {
-    const strict = lora === undefined;
-    await withModelState(source.path, modelConfig, async (state) => {
+    await withTaskState(source.path, { modelConfig, head }, async (state) => {
+      const isNew = (name: string) => head.kind !== 'lm' && isOfHead(name) && !state.has(name);
+      const strict = lora === undefined && !model.namedParameters().some(([name]) => isNew(name));
       if (!strict) {
-        requireBase(state, model);
+        requireBase(state, model, isNew);
       }
       await loadStateDict(model, state, { strict });
     });
@@ -174,12 +163,22 @@ export async function loadWeights(
 }
 
 /**
- * @throws {StateDictError} where a file lacks a parameter that adapters stand beside, or has one of
- * another model
+ * @throws {StateDictError} where a file lacks a parameter that adapters or a new head stand beside,
+ * or has one of another model
  */
-function requireBase(state: ReadonlyMap<string, LazyTensor>, model: Module): void {
-  const frozen = model.namedParameters().filter(([, { requiresGrad }]) => !requiresGrad);
-  const names = new Set(frozen.map(([name]) => name));
+function requireBase(
+  state: ReadonlyMap<string, LazyTensor>,
+  model: Module,
+  isNew: (name: string) => boolean,
+): void {
+  const adapted = new Set(
+    model
+      .namedParameters()
+      .map(([name]) => name)
+      .filter((name) => /\.lora_[AB]\./.test(name)),
+  );
+  const all = model.namedParameters().map(([name]) => name);
+  const names = new Set(all.filter((name) => !adapted.has(name) && !isNew(name)));
   const missing = [...names].filter((name) => !state.has(name));
   const unexpected = [...state.keys()].filter((name) => !names.has(name));
   if (missing.length + unexpected.length > 0) {

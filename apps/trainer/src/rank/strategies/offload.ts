@@ -1,21 +1,21 @@
 // The model at rest off the device of its one rank, in host memory or on disk. Weights never come
 // to the device as a whole, neither from a file nor on their way into one.
 
-import type { TokenArgs } from '@shardweave/nn';
+import { materialize } from '@shardweave/nn/flat';
 import { OffloadModel } from '@shardweave/offload';
 import type { ShardStore } from '@shardweave/shard-store';
-import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
 import {
   adamW,
   bytesOf,
   COMPUTE_DTYPES,
   loadWeights,
-  restingModel,
+  restingBody,
   trainedParameters,
 } from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
+import { withHead } from './task-model.js';
 
 export function openOffload(options: StrategyOptions): Promise<Strategy> {
   const { config, openStore } = options;
@@ -24,27 +24,31 @@ export function openOffload(options: StrategyOptions): Promise<Strategy> {
 }
 
 async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Promise<Strategy> {
-  const model = await restingModel(device, config);
+  const body = await restingBody(device, config);
   const { store } = rest;
+  const offload = new OffloadModel(body, offloadOptions(config, store));
+  const model = withHead(offload, config);
   const parameters = trainedParameters(model);
   const shardBytes = bytesOf(model.parameters());
-  const offload = new OffloadModel<TokenArgs, Tensor>(model, offloadOptions(config, store));
-  await loadWeights(offload, config);
+  await loadWeights(model, config);
   const optimizer = adamW(parameters, config);
   return {
-    module: offload,
+    module: model,
     optimizer,
     shardBytes,
-    initialize: () => offload.moveToStore(),
+    initialize: async () => {
+      await materialize(model); // the head, which stays on the device
+      await offload.moveToStore();
+    },
     noSync: (run) => run(),
     step: async (options) => {
       await rest.beginStep();
       await optimizer.step(options);
     },
     isSavedBeside: rest.isPinning,
-    text: { model: offload },
+    text: { model },
     dispose: async () => {
-      offload.dispose();
+      model.dispose();
       await store.close();
     },
   };

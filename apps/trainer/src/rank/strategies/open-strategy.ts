@@ -1,11 +1,12 @@
 // Opens the strategy of a run; no other place asks which one that is.
 
 import type { ProcessGroup } from '@shardweave/collectives';
+import { openObjective } from '../objectives/open-objective.js';
 import { openDdp } from './ddp.js';
 import { openFsdp } from './fsdp.js';
 import { openOffload } from './offload.js';
 import { openSingle } from './single.js';
-import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
+import type { RankGroups, Strategy, StrategyOptions, TaskStrategy } from './strategy.js';
 
 /** The groups that a run's strategy uses, made from a group of all its ranks. Collective. */
 export async function openRankGroups(gather: ProcessGroup): Promise<RankGroups> {
@@ -18,7 +19,14 @@ export async function openRankGroups(gather: ProcessGroup): Promise<RankGroups> 
  * Collective.
  * @throws {UsageError} for weights that do not fit, and for an --offload-dir that is in use
  */
-export async function openStrategy(options: StrategyOptions): Promise<Strategy> {
+export async function openStrategy(options: StrategyOptions): Promise<TaskStrategy> {
+  const { device, config, groups } = options;
+  const strategy = await openByName(options);
+  const objective = openObjective({ device, module: strategy.module, config, groups });
+  return { ...strategy, objective };
+}
+
+function openByName(options: StrategyOptions): Promise<Strategy> {
   switch (options.config.strategy) {
     case 'single':
       return openSingle(options);

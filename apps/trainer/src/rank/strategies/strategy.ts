@@ -6,6 +6,8 @@ import type { AdamW, Module, StepOptions, TokenArgs } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
+import type { Objective } from '../objectives/objective.js';
+import type { TaskModule } from './task-model.js';
 
 /** One rank's model with its optimizer. All ranks make the collective calls alike. */
 export interface Strategy {
@@ -13,7 +15,7 @@ export interface Strategy {
    * The model: ids [rows, seq] (u32) to logits [rows, seq, vocab], or, with targets, to losses
    * [rows, seq].
    */
-  readonly module: Module<TokenArgs, Tensor>;
+  readonly module: TaskModule;
   readonly optimizer: AdamW;
   /** The bytes of this rank's f32 parameters, padding included. */
   readonly shardBytes: number;
@@ -41,6 +43,11 @@ export interface Strategy {
 
   /** Frees the model, and closes what it rests in. The optimizer is the caller's. */
   dispose(): Promise<void>;
+}
+
+/** A strategy with what its run's task computes of a batch. */
+export interface TaskStrategy extends Strategy {
+  readonly objective: Objective;
 }
 
 /** A model that makes text where it has been trained, so that no second one is loaded. */

@@ -1,0 +1,342 @@
+// The examples of a run as the batches that each rank takes. A batch is examples, and not rows:
+// the task's objective packs their texts.
+
+import type { TypedDocument } from '@shardweave/nn/embedding';
+import { UsageError } from '../errors.js';
+import { labelId } from '../model/task-head.js';
+import type { RunConfig, TokenFiles } from '../run-config.js';
+import { splitMix32 } from '../seeded-random.js';
+import type { Dataset, RunData } from './dataset.js';
+import { type ExampleDocuments, ExampleFile, Framer } from './example-file.js';
+import { numMicroSteps, permute, rowsOf } from './row-order.js';
+import type { RowOrderName } from './rows.js';
+
+/** An example as the task's model gets it. */
+export interface TaskExample {
+  /**
+   * A query, its document and negatives to embed; a text or a pair to classify; or the pairs of a
+   * query with its document and with each negative to rank.
+   */
+  readonly texts: readonly TypedDocument[];
+  /**
+   * A classifier's ids of labels; a number for each pair that is ranked; the score of a pair that
+   * is embedded, if it has one.
+   */
+  readonly labels: readonly number[];
+}
+
+/** The examples for one micro-step of one rank; there may be none. */
+export interface ExampleBatch {
+  readonly examples: readonly TaskExample[];
+  /** The number of the first one among those of the step; dropout's masks depend on it. */
+  readonly firstRow: number;
+}
+
+export type ExampleConfig = Pick<
+  RunConfig,
+  'head' | 'batch' | 'seq' | 'seed' | 'ranks' | 'gradAccum' | 'negatives' | 'modelConfig'
+> &
+  Pick<RunConfig, 'data' | 'valid' | 'validFraction' | 'evalBatches'> & {
+    readonly order: RowOrderName;
+  };
+
+/** Which examples are kept apart does not depend on the run's seed, as with documents. */
+const VALID_SEED = 0;
+
+/**
+ * Opens the examples that `prepareTokens` has made.
+ * @throws {UsageError} for too few examples, and for labels that the model does not have
+ */
+export async function openExamples(
+  config: ExampleConfig,
+  files: TokenFiles,
+): Promise<RunData<ExampleBatch>> {
+  const open: ExampleFile[] = [];
+  const opened = async (directory: string) => {
+    const file = await ExampleFile.open(directory);
+    open.push(file);
+    return file;
+  };
+  const close = async () => {
+    await Promise.all(open.map((file) => file[Symbol.asyncDispose]()));
+  };
+  try {
+    const file = await opened(files.train);
+    const all = Uint32Array.from({ length: file.index.count }, (_, i) => i);
+    const [train, apart] = split(file, all, config);
+    const validFile = files.valid === undefined ? file : await opened(files.valid);
+    const valid =
+      files.valid === undefined
+        ? apart
+        : Uint32Array.from({ length: validFile.index.count }, (_, i) => i);
+    const [own, other] = [
+      { flag: '--data', name: config.data! },
+      { flag: '--valid', name: config.valid ?? config.data! },
+    ];
+    return {
+      train: new Examples(config, { file, numbers: train, order: config.order, ...own }),
+      valid:
+        valid &&
+        new Examples(config, {
+          file: validFile,
+          numbers: valid.slice(0, config.evalBatches * config.batch),
+          order: 'in turn',
+          ...other,
+        }),
+      [Symbol.asyncDispose]: close,
+    };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+/** Splits examples off for evaluation, all of a line together. */
+function split(
+  file: ExampleFile,
+  all: Uint32Array,
+  { validFraction, data }: Pick<ExampleConfig, 'validFraction' | 'data'>,
+): [train: Uint32Array, valid: Uint32Array | undefined] {
+  if (validFraction === undefined) {
+    return [all, undefined];
+  }
+  const lines = [...new Set(Array.from(all, (example) => file.lineOf(example)))];
+  const numApart = Math.max(1, Math.round(lines.length * validFraction));
+  if (numApart >= lines.length) {
+    throw new UsageError(
+      `--valid-fraction ${validFraction}: ${data} has examples in ${lines.length} lines, so none would be left to train on. Give more, a smaller fraction, or --valid with a file of its own.`,
+    );
+  }
+  const order = permute(lines.length, VALID_SEED, 0).slice(0, numApart);
+  const apart = new Set(Array.from(order, (i) => lines[i]));
+  return [
+    all.filter((example) => !apart.has(file.lineOf(example))),
+    all.filter((example) => apart.has(file.lineOf(example))),
+  ];
+}
+
+interface Chosen {
+  readonly file: ExampleFile;
+  /** The numbers of the examples to take. */
+  readonly numbers: Uint32Array;
+  readonly order: RowOrderName;
+  readonly flag: string;
+  readonly name: string;
+}
+
+/** A data set of examples. */
+export class Examples implements Dataset<ExampleBatch> {
+  readonly numSteps: number;
+  readonly numMicroSteps: number;
+  readonly size: Dataset['size'];
+  readonly #config: ExampleConfig;
+  readonly #chosen: Chosen;
+  readonly #framer: Framer;
+  /** The examples of a whole step. */
+  readonly #batch: number;
+  /** The most negatives of an example; all have as many to embed, as all ranks must. */
+  readonly #numNegatives: number;
+  /** The model's ids of the file's labels. */
+  readonly #labelIds: readonly number[];
+  #epoch = -1;
+  #order = new Uint32Array(0);
+
+  constructor(config: ExampleConfig, chosen: Chosen) {
+    const { head, batch, ranks, seq, negatives } = config;
+    const { file, numbers, flag, name, order } = chosen;
+    const { length } = numbers;
+    const isPairs = head.kind === 'embed';
+    this.#config = config;
+    this.#chosen = chosen;
+    const most = head.kind === 'embed' ? Math.min(seq, head.maxSeqLength ?? seq) : seq;
+    this.#framer = new Framer(file.index.frame, most);
+    if (length < ranks || (isPairs && order !== 'in turn' && length < batch)) {
+      throw new UsageError(
+        `${flag}: ${name} has ${length} examples, fewer than ${isPairs ? `--batch ${batch}` : `${ranks} ranks`}. Give more of them, or fewer ${isPairs ? 'a step' : 'ranks'}.`,
+      );
+    }
+    // Pairs are compared with each other, so that all ranks need as many in each step.
+    this.#batch = isPairs ? Math.min(batch, length - (length % ranks)) : batch;
+    const found = numbers.reduce(
+      (max, i) => Math.max(max, file.documentsOf(i).negatives.length),
+      0,
+    );
+    this.#numNegatives = Math.min(negatives, found);
+    this.#labelIds = labelIds(config, chosen);
+    this.numMicroSteps = numMicroSteps(config);
+    const steps = length / this.#batch;
+    this.numSteps = isPairs ? Math.floor(steps) : Math.ceil(steps);
+    this.size = {
+      tokens: numbers.reduce((sum, example) => sum + tokensOf(file, example), 0),
+      ...{ documents: length, unit: 'examples', cut: 0, pieces: 0 },
+      rows: isPairs ? this.numSteps * this.#batch : length,
+    };
+  }
+
+  /** The number of the examples. */
+  get count(): number {
+    return this.#chosen.numbers.length;
+  }
+
+  /** Examples by their places in the order of the file. */
+  async at(places: readonly number[]): Promise<readonly TaskExample[]> {
+    const { numbers } = this.#chosen;
+    return Promise.all(places.map((place) => this.#example(numbers[place]!, 0)));
+  }
+
+  async numTargets(step: number): Promise<number> {
+    const { head } = this.#config;
+    const numbers = this.#numbersIn(step, { first: 0, end: this.#batch });
+    if (head.kind === 'rerank') {
+      return numbers.reduce((sum, example) => sum + 1 + this.#numNegativesOf(example), 0);
+    }
+    const isSeveral =
+      head.kind === 'classify' && head.problemType !== 'single_label_classification';
+    return numbers.length * (isSeveral ? head.labels.length : 1);
+  }
+
+  numTokens(step: number): number {
+    const { head, seq } = this.#config;
+    const { file } = this.#chosen;
+    const framer = this.#framer;
+    const epoch = this.#epochOf(step);
+    const numbers = this.#numbersIn(step, { first: 0, end: this.#batch });
+    return numbers.reduce((sum, example) => {
+      const documents = this.#documents(example, epoch);
+      const others = [documents.second ?? [], documents.negatives].flat();
+      const length = (document: number) => file.lengthOf(document, seq);
+      const first = length(documents.first);
+      const isPair = head.kind !== 'embed';
+      const framed = others.map((document) =>
+        isPair
+          ? framer.framedLength(first, length(document))
+          : framer.framedLength(length(document)),
+      );
+      const alone = isPair && others.length > 0 ? 0 : framer.framedLength(first);
+      return framed.reduce((all, tokens) => all + tokens, sum + alone);
+    }, 0);
+  }
+
+  async microBatch(step: number, rank: number, microStep: number): Promise<ExampleBatch> {
+    const { ranks, gradAccum } = this.#config;
+    const own = rowsOf({ batch: this.#batch, ranks, rank, gradAccum, microStep });
+    const epoch = this.#epochOf(step);
+    const numbers = this.#numbersIn(step, own);
+    const examples = await Promise.all(numbers.map((example) => this.#example(example, epoch)));
+    return { examples, firstRow: own.first };
+  }
+
+  /** The examples of an epoch, a multiple of a step's where all ranks need as many. */
+  get #perEpoch(): number {
+    return this.size.rows;
+  }
+
+  #epochOf(step: number): number {
+    return Math.floor((step * this.#batch) / this.#perEpoch);
+  }
+
+  #numbersIn(step: number, { first, end }: { first: number; end: number }): number[] {
+    const { order, numbers } = this.#chosen;
+    const found: number[] = [];
+    for (let row = first; row < end; row++) {
+      const index = step * this.#batch + row;
+      if (order === 'in turn' && index >= this.#perEpoch) {
+        break; // an evaluation ends with the last example
+      }
+      const place = index % this.#perEpoch;
+      found.push(numbers[order === 'shuffle' ? this.#shuffled(index)[place]! : place]!);
+    }
+    return found;
+  }
+
+  #shuffled(index: number): Uint32Array {
+    const epoch = Math.floor(index / this.#perEpoch);
+    if (epoch !== this.#epoch) {
+      this.#order = permute(this.#chosen.numbers.length, this.#config.seed, epoch);
+      this.#epoch = epoch;
+    }
+    return this.#order;
+  }
+
+  #numNegativesOf(example: number): number {
+    return Math.min(this.#numNegatives, this.#chosen.file.documentsOf(example).negatives.length);
+  }
+
+  /** The documents of an example in an epoch, which has its own draw of negatives. */
+  #documents(example: number, epoch: number): ExampleDocuments {
+    const { file, numbers } = this.#chosen;
+    const { negatives, ...own } = file.documentsOf(example);
+    const chosen = drawn(negatives, this.#numNegativesOf(example), [example, epoch]);
+    if (this.#config.head.kind !== 'embed') {
+      return { ...own, negatives: chosen };
+    }
+    // All ranks need as many, so documents of other examples stand in for those that are missing.
+    const next = splitMix32(example, epoch + 1);
+    const others = Array.from({ length: this.#numNegatives - chosen.length }, () => {
+      const i = Math.floor((next() / 2 ** 32) * numbers.length);
+      const other = numbers[i] === example ? numbers[(i + 1) % numbers.length]! : numbers[i]!;
+      return file.documentsOf(other).second!;
+    });
+    return { ...own, negatives: [...chosen, ...others] };
+  }
+
+  async #example(example: number, epoch: number): Promise<TaskExample> {
+    const { head, seq } = this.#config;
+    const { file } = this.#chosen;
+    const framer = this.#framer;
+    const documents = this.#documents(example, epoch);
+    const read = (document: number) => file.read(document, seq);
+    const first = await read(documents.first);
+    const second = documents.second === undefined ? undefined : await read(documents.second);
+    const negatives = await Promise.all(documents.negatives.map(read));
+    const score = file.scoreOf(example);
+    switch (head.kind) {
+      case 'rerank':
+        return {
+          texts: [second!, ...negatives].map((text) => framer.pair(first, text)),
+          labels: [score ?? 1, ...negatives.map(() => 0)],
+        };
+      case 'classify':
+        return {
+          texts: [second === undefined ? framer.text(first) : framer.pair(first, second)],
+          labels: Array.from(file.labelsOf(example), (label) => this.#labelIds[label]!),
+        };
+      default:
+        return {
+          texts: [first, second!, ...negatives].map((text) => framer.text(text)),
+          labels: score === undefined ? [] : [score],
+        };
+    }
+  }
+}
+
+/** The tokens of an example's texts, without those around them. */
+function tokensOf(file: ExampleFile, example: number): number {
+  const { first, second, negatives } = file.documentsOf(example);
+  return [first, second ?? [], negatives]
+    .flat()
+    .reduce((sum, document) => sum + file.lengthOf(document, Number.POSITIVE_INFINITY), 0);
+}
+
+/** So many of a list, others in each epoch. */
+function drawn<T>(list: readonly T[], count: number, [example, epoch]: readonly [number, number]) {
+  return count === list.length
+    ? list
+    : Array.from(permute(list.length, example, epoch).subarray(0, count), (i) => list[i]!);
+}
+
+/** @throws {UsageError} for a label that the model does not have */
+function labelIds({ head }: ExampleConfig, { file, flag, name }: Chosen): number[] {
+  if (head.kind !== 'classify') {
+    return [];
+  }
+  return file.index.labels.map((label) => {
+    const id = labelId(label, head.labels);
+    if (id === undefined) {
+      throw new UsageError(
+        `${flag}: ${name} has the label "${label}", but the model's are ${head.labels.join(', ')}. Rename it, or leave its lines out.`,
+      );
+    }
+    return id;
+  });
+}

@@ -1,0 +1,27 @@
+import { isEncoder } from '../../model/text-config.js';
+import type { RunConfig } from '../../run-config.js';
+import { ClassObjective } from './classes.js';
+import { LanguageObjective } from './language.js';
+import type { Objective } from './objective.js';
+import { PairObjective, type PairOptions } from './pairs.js';
+
+/** The objective of a run's task; no other place asks which one that is. */
+export function openObjective(
+  options: Omit<PairOptions, 'config'> & {
+    readonly config: PairOptions['config'] & Pick<RunConfig, 'head' | 'modelConfig'>;
+  },
+): Objective {
+  const { head, modelConfig } = options.config;
+  switch (head.kind) {
+    case 'lm':
+      return new LanguageObjective(options);
+    case 'embed':
+      return new PairObjective(options);
+    default:
+      return new ClassObjective(
+        options,
+        head,
+        isEncoder(modelConfig) && modelConfig.type_vocab_size > 1,
+      );
+  }
+}

@@ -1,0 +1,93 @@
+// The model of a run's task: a transformer, and the head that the task puts on it.
+
+import { applyLora, type Module, makeModel, NnConfigError } from '@shardweave/nn';
+import { EmbeddingModel, Encoder, SequenceClassifier, TokenModel } from '@shardweave/nn/embedding';
+import type { Device, Tensor } from '@shardweave/tensor-core';
+import { UsageError } from '../../errors.js';
+import { isEncoder, numBlocks, type TextConfig } from '../../model/text-config.js';
+import type { ModelChoice } from './model-parts.js';
+import { COMPUTE_DTYPES, isNumbers } from './model-parts.js';
+
+/** A transformer without a task's head. */
+// biome-ignore lint/suspicious/noExplicitAny: a language model's arguments, or an encoder's
+export type Body = TokenModel<TextConfig, any>;
+
+/** What is trained: called as its task's objective does. */
+// biome-ignore lint/suspicious/noExplicitAny: the arguments of any task
+export type TaskModule = Module<any, Tensor>;
+
+/** The labels of a classifier before anybody has read the data: as many as there are at least. */
+const UNKNOWN_LABELS = ['0', '1'];
+
+/** The run's transformer, with its adapters where it has them; values come later. */
+export function deferredBody(
+  device: Device,
+  { modelConfig, lora, precision, seed }: ModelChoice,
+): Body {
+  const options = { seed, deferInit: true };
+  const model: Body = isEncoder(modelConfig)
+    ? new Encoder(device, modelConfig, options)
+    : makeModel(device, modelConfig, options);
+  if (lora !== undefined) {
+    const { rank, alpha, dropout, targets, baseType } = lora;
+    const baseDType = isNumbers(baseType) ? baseType : COMPUTE_DTYPES[precision];
+    explainTargets(() => applyLora(model, { rank, alpha, dropout, targets, baseDType, seed }));
+  }
+  return model;
+}
+
+/**
+ * The task's model on a transformer, wrapped or not. A classifier's head is deferred and trained,
+ * also beside adapters.
+ */
+export function withHead(body: TaskModule, { head, seed }: ModelChoice): TaskModule {
+  switch (head.kind) {
+    case 'lm':
+      return body;
+    case 'embed': {
+      const { pooling, normalize } = head;
+      return new EmbeddingModel(body, { pooling, normalize });
+    }
+    default: {
+      const { labels, problemType } = head;
+      return new SequenceClassifier(body, {
+        labels: labels.length === 0 ? UNKNOWN_LABELS : labels,
+        problemType,
+        seed,
+        deferInit: true,
+      });
+    }
+  }
+}
+
+/** The transformer in a task's model. */
+export function bodyOf(model: Module): Body {
+  return model
+    .namedModules()
+    .map(([, module]) => module)
+    .find((module) => module instanceof TokenModel) as Body;
+}
+
+/** The blocks of a transformer, with the names that its layers have as children. */
+export function blocksOf(body: Body): [name: string, block: Module][] {
+  const count = numBlocks(body.config);
+  return body
+    .layers()
+    .slice(1, 1 + count)
+    .map((block, i) => [String(i + 1), block]);
+}
+
+/** Turns a target that the model lacks into the user's mistake. */
+function explainTargets(apply: () => void): void {
+  try {
+    apply();
+  } catch (cause) {
+    if (!(cause instanceof NnConfigError)) {
+      throw cause;
+    }
+    throw new UsageError(
+      `${cause.message} Give --lora-targets that the model has, or the --adapter of this model.`,
+      { cause },
+    );
+  }
+}
