@@ -1,22 +1,25 @@
 // The command `merge`: adds adapters into the model that they were trained beside.
 
-import {
-  type LazyTensor,
-  mergeAdapters,
-  modelFiles,
-  parameterCount,
-  StateDictError,
-} from '@shardweave/nn';
+import { type LazyTensor, mergeAdapters, StateDictError } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
-import { tokenizerFiles } from '../data/hub-tokenizer.js';
 import { UsageError } from '../errors.js';
 import { writeDirectory } from '../files/write-file.js';
 import { flag, needed, type ValuesOf } from '../flags/flag.js';
 import { file, oneOf } from '../flags/flag-kinds.js';
 import { formatCount } from '../format.js';
-import { findAdapter, readAdapter, withAdapterState } from '../model/adapter-directory.js';
-import { findModel, withModelState } from '../model/model-directory.js';
+import { findAdapter, isWhole, readAdapter, withAdapterState } from '../model/adapter-directory.js';
+import { findWeights } from '../model/model-directory.js';
+import { resolveHead, type TaskHead } from '../model/task-head.js';
+import { countParameters, type TextConfig } from '../model/text-config.js';
+import {
+  configFor,
+  readAdapterClasses,
+  readTextModel,
+  usualTask,
+  withTaskState,
+} from '../model/text-model.js';
+import { trainedFiles } from '../model/write-trained.js';
 import { defineWriter, QUIET } from './define-command.js';
 import { requireNewDirectory, writeOut } from './new-directory.js';
 
@@ -57,22 +60,31 @@ async function mergeInto(
   { model, adapter, out, dtype }: ValuesOf<typeof FLAGS>,
   signal: AbortSignal,
 ): Promise<string> {
-  const { path, config } = await findModel(model);
+  const path = findWeights(model);
   requireNewDirectory(out);
   const adapterPath = findAdapter(adapter);
   const { rank, alpha, layers } = await readAdapter(adapterPath);
+  const { modelConfig: config, head } = await taskOf(path, adapterPath);
   const backend = await createCpuBackend({ threads: 1 });
   const device = new Device(backend);
   try {
-    await withModelState(path, config, (base) =>
+    await withTaskState(path, { modelConfig: config, head }, (base) =>
       withAdapterState(adapterPath, async (adapters) => {
         refuseBlocks(path, base);
+        const whole = [...adapters].filter(([name]) => isWhole(name));
+        const lora = new Map([...adapters].filter(([name]) => !isWhole(name)));
         const fanInFanOut = config.model_type === 'gpt2';
         const state = explain(() =>
-          mergeAdapters(base, adapters, { device, scale: alpha / rank, fanInFanOut }),
+          mergeAdapters(base, lora, { device, scale: alpha / rank, fanInFanOut }),
         );
-        const files = modelFiles(config, state, { dtype: dtype ?? 'kept' });
-        const all = [...(await tokenizerFiles(path)), ...files];
+        const source = { kind: 'directory', path, hasWeights: true } as const;
+        const all = await trainedFiles(
+          {
+            config: { model: source, modelConfig: config, head, lora: undefined },
+            state: new Map([...state, ...whole]),
+          },
+          { dtype: dtype ?? 'kept' },
+        );
         await writeOut(out, (place) => writeDirectory(place, all, { signal }));
       }),
     );
@@ -80,7 +92,20 @@ async function mergeInto(
     device.dispose();
     await backend.dispose();
   }
-  return `${out}: ${config.model_type}, ${formatCount(parameterCount(config))} parameters, adapters of ${layers.length} layers added`;
+  return `${out}: ${config.model_type}, ${formatCount(countParameters(config))} parameters, adapters of ${layers.length} layers added`;
+}
+
+/** The task that adapters were trained for, as their files and the model's say. */
+async function taskOf(
+  path: string,
+  adapter: string,
+): Promise<{ readonly modelConfig: TextConfig; readonly head: TaskHead }> {
+  const { config, own } = await readTextModel(path);
+  const classes = await readAdapterClasses(adapter);
+  const head = classes ? { classes } : own;
+  const task = usualTask(config, head);
+  const modelConfig = configFor(task, config);
+  return { modelConfig, head: resolveHead({ task, pooling: undefined }, modelConfig, head) };
 }
 
 /** @throws {UsageError} for a base whose numbers have been rounded to those of blocks */

@@ -36,7 +36,7 @@ import {
   longestTextRow,
   type TextConfig,
 } from '../model/text-config.js';
-import { configFor, readTextModel } from '../model/text-model.js';
+import { configFor, readAdapterClasses, readTextModel } from '../model/text-model.js';
 import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';
 
 const DEFAULT_RANKS = 2;
@@ -72,6 +72,7 @@ export async function resolveConfig(
     model.kind === 'preset'
       ? { config: PRESETS[model.name as PresetName].config, own: {} }
       : await readTextModel(model.path);
+  const classes = lora?.directory && (await readAdapterClasses(lora.directory));
   const { task } = flags;
   const modelConfig = withDropout(configFor(task, found), flags.dropout);
   const seq = rowLength(flags, modelConfig);
@@ -87,7 +88,7 @@ export async function resolveConfig(
     threads: flags.threads ?? Math.min(MAX_THREADS, Math.max(1, Math.floor(cores / ranks))),
     model,
     modelConfig,
-    head: resolveHead({ task, pooling }, modelConfig, own),
+    head: resolveHead({ task, pooling }, modelConfig, classes ? { classes } : own),
     lora,
     tokenizer: tokenizerName(flags, model, modelConfig),
     evalEvery: flags.evalEvery ?? DEFAULT_EVAL_EVERY,
@@ -276,7 +277,12 @@ async function resolveLora(flags: Flags): Promise<LoraRun | undefined> {
       );
     }
     const directory = findAdapter(adapter);
-    const { rank, alpha, dropout, layers } = await readAdapter(directory);
+    const { rank, alpha, dropout, layers, modulesToSave } = await readAdapter(directory);
+    if (flags.task === 'lm' && modulesToSave !== undefined) {
+      throw new UsageError(
+        `--adapter: ${adapter} holds the adapters of a classifier. Give --task classify or rerank, or adapters of a language model.`,
+      );
+    }
     return { rank, alpha, dropout: loraDropout ?? dropout, targets: layers, baseType, directory };
   }
   const asked = [loraRank, loraAlpha, loraDropout, loraTargets, baseType];

@@ -11,8 +11,8 @@ import { resolveDevices } from '../launch/adapter-probe.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findWeights, withModelState } from '../model/model-directory.js';
 import { resolveHead, type TaskHead } from '../model/task-head.js';
-import { isEncoder, languageConfig, type TextConfig } from '../model/text-config.js';
-import { configFor, type OwnHead, readTextModel } from '../model/text-model.js';
+import { languageConfig } from '../model/text-config.js';
+import { configFor, readAdapterClasses, readTextModel, usualTask } from '../model/text-model.js';
 import { DeviceHost } from '../rank/device-host.js';
 import {
   COMPUTE_DTYPES,
@@ -83,15 +83,17 @@ export async function readChoice(
   }
   const path = findWeights(flags.model);
   const { config, own } = await readTextModel(path);
-  const kind = task ?? usualTask(config, own);
-  const modelConfig = configFor(kind, config);
   const adapter = flags.adapter === undefined ? undefined : findAdapter(flags.adapter);
+  const classes = adapter && (await readAdapterClasses(adapter));
+  const head = classes ? { classes } : own;
+  const kind = task ?? usualTask(config, head);
+  const modelConfig = configFor(kind, config);
   const found = adapter === undefined ? undefined : await readAdapter(adapter);
   const lora = found && { ...found, targets: found.layers, directory: adapter };
   return {
     model: { kind: 'directory', path, hasWeights: true },
     modelConfig,
-    head: resolveHead({ task: kind, pooling: undefined }, modelConfig, own),
+    head: resolveHead({ task: kind, pooling: undefined }, modelConfig, head),
     lora,
     precision:
       flags.precision ??
@@ -159,14 +161,6 @@ function offloaded(body: Body, config: OpenChoice, deviceBudget: number | undefi
       ? { computeDType }
       : { computeDType, deviceBudgetBytes: deviceBudget },
   );
-}
-
-/** What a model is for, as far as its files say: else an encoder embeds, and a decoder writes. */
-function usualTask(config: TextConfig, { classes, sentence }: OwnHead): TaskHead['kind'] {
-  if (classes !== undefined) {
-    return classes.labels.length === 1 ? 'rerank' : 'classify';
-  }
-  return sentence !== undefined || isEncoder(config) ? 'embed' : 'lm';
 }
 
 /** Turns a budget that is too small into the user's mistake. */

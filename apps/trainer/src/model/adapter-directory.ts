@@ -28,6 +28,16 @@ export const ADAPTER_FILES = {
   weights: 'adapter_model.safetensors',
 } as const;
 
+/** What is trained whole beside adapters: a classifier's head, and the pooler that it begins with. */
+const WHOLE = { modulesToSave: ['classifier', 'score', 'pooler'] } as const;
+/** Says the labels of a classifier beside its adapters, as it would beside its weights. */
+export const CLASSES_FILE = 'config.json';
+
+/** Whether a tensor of an adapter's files is of what was trained whole. */
+export function isWhole(name: string): boolean {
+  return WHOLE.modulesToSave.some((module) => `.${name}`.includes(`.${module}.`));
+}
+
 /**
  * The directory that --adapter `path` means: `path` itself or, where it is the --out of a run, the
  * run's adapters.
@@ -46,7 +56,7 @@ export function findAdapter(path: string): string {
 export function hubBaseOf(path: string): HubName | undefined {
   try {
     const text = readFileSync(join(findAdapter(path), ADAPTER_FILES.config), 'utf8');
-    const { base = '', revision } = parsePeftConfig(text);
+    const { base = '', revision } = parsePeftConfig(text, WHOLE);
     const name = parseHubName(base);
     return name && { repo: name.repo, revision };
   } catch {
@@ -61,9 +71,12 @@ export function hubBaseOf(path: string): HubName | undefined {
 export function readAdapter(directory: string): Promise<LoraConfig> {
   return explain(directory, async () => {
     const text = await readFile(join(directory, ADAPTER_FILES.config), 'utf8');
-    const { rank, alpha, dropout } = parsePeftConfig(text);
+    const { rank, alpha, dropout, modulesToSave } = parsePeftConfig(text, WHOLE);
     return withTensors(directory, async (state) => {
       for (const [name, { shape }] of state) {
+        if (isWhole(name)) {
+          continue;
+        }
         const narrow = shape[name.includes('.lora_A.') ? 0 : 1];
         if (shape.length !== 2 || narrow !== rank) {
           throw new FormatError(
@@ -71,7 +84,8 @@ export function readAdapter(directory: string): Promise<LoraConfig> {
           );
         }
       }
-      return { rank, alpha, dropout, layers: peftLayers(state) };
+      const layers = peftLayers(state);
+      return { rank, alpha, dropout, layers, ...(modulesToSave && { modulesToSave }) };
     });
   });
 }
@@ -101,19 +115,30 @@ export function adapterFiles(
     readonly base: string;
     readonly revision?: string | undefined;
     readonly fanInFanOut: boolean;
+    readonly taskType?: 'CAUSAL_LM' | 'FEATURE_EXTRACTION' | 'SEQ_CLS';
+    /** The config.json of a classifier, whose labels adapter_config.json has no place for. */
+    readonly classes?: string | undefined;
   },
 ): readonly FilePieces[] {
-  const { config, ...rest } = options;
-  const tensors = peftState(state);
+  const { config, classes, ...rest } = options;
+  const modulesToSave = WHOLE.modulesToSave.filter((name) =>
+    [...state.keys()].some((path) => `.${path}`.includes(`.${name}.`)),
+  );
+  const saved = modulesToSave.length === 0 ? config : { ...config, modulesToSave };
+  const tensors = peftState(state, WHOLE);
   const metadata = { format: 'pt' };
-  const text = new TextEncoder().encode(peftConfigText(config, rest));
+  const textFile = (name: string, content: string) => {
+    const bytes = new TextEncoder().encode(content);
+    return { name, byteLength: bytes.byteLength, pieces: () => [bytes] };
+  };
   return [
     {
       name: ADAPTER_FILES.weights,
       byteLength: safetensorsByteLength(tensors, { metadata }),
       pieces: () => safetensorsPieces(tensors, { metadata }),
     },
-    { name: ADAPTER_FILES.config, byteLength: text.byteLength, pieces: () => [text] },
+    ...(classes === undefined ? [] : [textFile(CLASSES_FILE, classes)]),
+    textFile(ADAPTER_FILES.config, peftConfigText(saved, rest)),
   ];
 }
 
@@ -123,7 +148,7 @@ async function withTensors<T>(
 ): Promise<T> {
   const source = await FileSource.open(join(directory, ADAPTER_FILES.weights));
   try {
-    return await use(readPeftState((await openSafetensors(source)).tensors));
+    return await use(readPeftState((await openSafetensors(source)).tensors, WHOLE));
   } finally {
     await source.close();
   }

@@ -1,5 +1,6 @@
 // A model on disk for any task: a language model or an encoder, with what its files say of a head.
 
+import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type LazyTensor, parseModelConfig } from '@shardweave/nn';
@@ -13,6 +14,7 @@ import {
 import { UsageError } from '../errors.js';
 import { withModelFiles } from '../files/file-source.js';
 import { isGgufFile } from '../files/gguf-model.js';
+import { CLASSES_FILE } from './adapter-directory.js';
 import { readEmbedder, readModelKind, withEncoder } from './encoder-directory.js';
 import { CONFIG_FILE, explainModel, readModelConfig, withModelState } from './model-directory.js';
 import type { TaskHead } from './task-head.js';
@@ -58,6 +60,28 @@ export async function readTextModel(directory: string): Promise<TextModel> {
     const config = kind.type === 'bert' ? parseEncoderConfig(text) : parseModelConfig(text);
     return { config, own: { sentence: await readEmbedder(directory, kind) } };
   });
+}
+
+/**
+ * What the files of adapters say of a classifier's labels; undefined where they say none.
+ * @throws {UsageError} where the file can't be read
+ */
+export async function readAdapterClasses(directory: string): Promise<OwnHead['classes']> {
+  const path = join(directory, CLASSES_FILE);
+  if (!existsSync(path)) {
+    return undefined;
+  }
+  return await explainModel(path, async () =>
+    parseSequenceClassifierConfig(await readFile(path, 'utf8')),
+  );
+}
+
+/** What a model is for, as far as its files say: else an encoder embeds, and a decoder writes. */
+export function usualTask(config: TextConfig, { classes, sentence }: OwnHead): TaskHead['kind'] {
+  if (classes !== undefined) {
+    return classes.labels.length === 1 ? 'rerank' : 'classify';
+  }
+  return sentence !== undefined || isEncoder(config) ? 'embed' : 'lm';
 }
 
 /**

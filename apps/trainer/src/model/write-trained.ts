@@ -5,6 +5,7 @@ import { type ModelFileOptions, modelFiles, peftLayers } from '@shardweave/nn';
 import {
   encoderFiles,
   sentenceTransformersFiles,
+  sequenceClassifierConfigText,
   sequenceClassifierFiles,
 } from '@shardweave/nn/embedding';
 import { tokenizerFiles } from '../data/hub-tokenizer.js';
@@ -34,7 +35,8 @@ export async function trainedFiles(
     // Programs that read PEFT's layout want a repository there, and not one of its files.
     const { repo: base = path, revision } = parseModelName(hubNameOf(path) ?? '') ?? {};
     return adapterFiles(state, {
-      config: { ...lora, layers: peftLayers(state), ...trainedHead(state) },
+      config: { ...lora, layers: peftLayers(state) },
+      ...typeOf(config),
       ...{ base, revision },
       fanInFanOut: modelConfig.model_type === 'gpt2',
     });
@@ -61,11 +63,19 @@ export async function trainedFiles(
   }
 }
 
-/** What stands beside adapters as a whole: a classifier's head. */
-function trainedHead(state: ModelState): { readonly modulesToSave?: readonly string[] } {
-  const names = [...state.keys()].map((name) => /^(classifier|score)\.weight$/.exec(name)?.[1]);
-  const found = names.filter((name) => name !== undefined);
-  return found.length === 0 ? {} : { modulesToSave: found };
+/** What PEFT calls the task of adapters, and the labels of a classifier. */
+function typeOf({ head, modelConfig }: Pick<RunConfig, 'head' | 'modelConfig'>) {
+  switch (head.kind) {
+    case 'lm':
+      return { taskType: 'CAUSAL_LM' } as const;
+    case 'embed':
+      return { taskType: 'FEATURE_EXTRACTION' } as const;
+    default: {
+      const { labels, problemType } = head;
+      const classes = sequenceClassifierConfigText({ base: modelConfig, labels, problemType });
+      return { taskType: 'SEQ_CLS', classes } as const;
+    }
+  }
 }
 
 function sentenceOf({ kind: _, ...config }: EmbedHead): Omit<EmbedHead, 'kind'> {

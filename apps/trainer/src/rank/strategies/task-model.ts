@@ -24,14 +24,23 @@ export function deferredBody(
   device: Device,
   { modelConfig, lora, precision, seed }: ModelChoice,
 ): Body {
-  const options = { seed, deferInit: true };
+  const deferred = { seed, deferInit: true };
   const model: Body = isEncoder(modelConfig)
-    ? new Encoder(device, modelConfig, options)
-    : makeModel(device, modelConfig, options);
+    ? new Encoder(device, modelConfig, deferred)
+    : makeModel(device, modelConfig, deferred);
   if (lora !== undefined) {
-    const { rank, alpha, dropout, targets, baseType } = lora;
+    const { rank, alpha, dropout, baseType } = lora;
+    // A classifier's files name its transformer, to which its own paths are relative.
+    const targets =
+      lora.targets === 'all-linear'
+        ? lora.targets
+        : lora.targets.map((path) => path.replace(/^bert\./, ''));
     const baseDType = isNumbers(baseType) ? baseType : COMPUTE_DTYPES[precision];
-    explainTargets(() => applyLora(model, { rank, alpha, dropout, targets, baseDType, seed }));
+    // A classifier's pooler may be as new as its head.
+    const hasPooler = isEncoder(modelConfig) && modelConfig.add_pooling_layer;
+    const whole = hasPooler ? { modulesToSave: ['pooler'] } : {};
+    const options = { rank, alpha, dropout, targets, baseDType, seed, ...whole };
+    explainTargets(() => applyLora(model, options));
   }
   return model;
 }
