@@ -36,6 +36,7 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
   convert: ['--from', '--out', '--to', '--dtype', '--quiet'],
   merge: ['--model', '--adapter', '--out', '--dtype', '--quiet'],
   gguf: ['--model', '--out', '--adapter', '--type', '--quiet'],
+  onnx: ['--model', '--out', '--dtype', '--quiet'],
   push: ['--from', '--to', '--private', '--yes', '--gguf', '--quiet'],
   doctor: ['--json', '--cache', '--clear-cache'],
 };

@@ -7,6 +7,7 @@ import { expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { COMMANDS } from '../src/commands/command-table.js';
 import { buildCommand } from './support/build-command.js';
+import { classifierFiles, embedderFiles, writeFiles } from './support/encoder-files.js';
 import { PlayedHub } from './support/hub-server.ts';
 import { PlayedUploads } from './support/hub-uploads.ts';
 import { runCli } from './support/run-cli.js';
@@ -73,6 +74,9 @@ it('the examples of --help do what they say', async () => {
   cpSync(path('made/model'), path('DIR'), { recursive: true });
   const base = ['gguf', '--model', path('DIR'), '--out', path('base.gguf'), '--quiet'];
   expect(await runCli(base)).toMatchObject({ code: 0, err: '' });
+
+  writeFiles(path('models/embedder'), embedderFiles());
+  writeFiles(path('models/classifier'), classifierFiles(['calm', 'storm']));
 
   const entry = await buildCommand('examples-test');
   await using hub = await PlayedHub.open();

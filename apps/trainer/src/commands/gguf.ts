@@ -143,7 +143,7 @@ interface Parts {
   /** The model_type. */
   readonly type: string;
   readonly state: ModelGguf['state'];
-  /** Of parameters. */
+  /** The number of its parameters. */
   readonly count: number;
 }
 

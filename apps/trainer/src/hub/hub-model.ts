@@ -98,13 +98,13 @@ function ggufIn(
   }
 }
 
-/** Whether a snapshot has all files that the command needs and that its commit has. */
+/** Whether what was found has all files that the command needs and that its commit has. */
 function isWhole(at: RepoCommit, { needsWeights = true }: HubOptions): boolean {
   const { cached, commit } = at;
   const path = cached.snapshot(commit);
   const isKnown = (name: string) => cached.has(commit, name) || isLacking(path, name);
   const hasTexts = cached.listing(commit) !== undefined && TEXTS.every(isKnown);
-  return hasTexts && poolingIn(path).every(isKnown) && (!needsWeights || hasAllWeights(at));
+  return hasTexts && (!needsWeights || hasAllWeights(at));
 }
 
 /** The file of an embedder's pooling, of which its modules.json tells. */
