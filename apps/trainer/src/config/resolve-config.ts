@@ -29,7 +29,7 @@ import { absoluteData } from '../hub/data-name.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findModelDirectory } from '../model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
-import { resolveHead } from '../model/task-head.js';
+import { headOf, resolveHead } from '../model/task-head.js';
 import {
   countParameters,
   isEncoder,
@@ -193,7 +193,9 @@ async function numSteps(
       `--steps ${steps} and --epochs ${epochs} both say how long the run is. Give one of them.`,
     );
   }
-  await using data = await openData(config, await prepareTokens(config, options));
+  const tokens = await prepareTokens(config, options);
+  const head = await headOf(config.head, tokens);
+  await using data = await openData({ ...config, head }, tokens);
   return Math.max(1, Math.ceil((epochs * data.train.size.rows) / config.batch));
 }
 

@@ -23,6 +23,9 @@ export interface Entry {
   readonly endByte: number;
 }
 
+/** Those fields of a table that are read where it has these; undefined where all may be. */
+export type NeededFields = (names: readonly string[]) => readonly string[] | undefined;
+
 const LINE_FEED = 10;
 const SNIFF_BYTES = 2 ** 16;
 /** The beginning of a table: PAR1, and the first byte of the header of a page. */
@@ -100,10 +103,14 @@ function isJson(text: string): boolean {
  * The documents of a file of any size.
  * @throws {UsageError} where the file can't be read, or where something stands between objects
  */
-export async function* entriesIn(data: DataBytes, format: DataFormat): AsyncGenerator<Entry> {
+export async function* entriesIn(
+  data: DataBytes,
+  format: DataFormat,
+  needed: NeededFields = () => undefined,
+): AsyncGenerator<Entry> {
   if (format === 'table') {
     const { tableEntries } = await import('./table-rows.js');
-    yield* tableEntries(data);
+    yield* tableEntries(data, needed);
     return;
   }
   if (format === 'csv' || format === 'tsv') {

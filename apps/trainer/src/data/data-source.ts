@@ -5,7 +5,14 @@ import { createHash } from 'node:crypto';
 import { isDataName } from '../hub/data-name.js';
 import { datasetFiles } from '../hub/hub-dataset.js';
 import { DataBytes, type DataStamp, type FileStamp } from './data-bytes.js';
-import { type DataFormat, type Entry, entriesIn, fileFormat, placeIn } from './data-file.js';
+import {
+  type DataFormat,
+  type Entry,
+  entriesIn,
+  fileFormat,
+  type NeededFields,
+  placeIn,
+} from './data-file.js';
 import { isSameStamp } from './token-cache.js';
 
 /** An entry of any of the files. */
@@ -82,12 +89,12 @@ export class DataSource {
    * The documents of all files.
    * @throws {UsageError} where a file can't be read, or holds something else
    */
-  async *entries(): AsyncGenerator<SourceEntry> {
+  async *entries(needed?: NeededFields): AsyncGenerator<SourceEntry> {
     let [numbers, bytes] = [0, 0];
     for await (const data of this.opened()) {
       const format = fileFormat(data.file);
       let last = 0;
-      for await (const { text, number, endByte } of entriesIn(data, format)) {
+      for await (const { text, number, endByte } of entriesIn(data, format, needed)) {
         last = number;
         yield {
           text,

@@ -1,17 +1,24 @@
 // Goes through the entries of data, and tells where it was that something was wrong.
 
 import { UsageError } from '../errors.js';
+import type { NeededFields } from './data-file.js';
 import type { DataSource, SourceEntry } from './data-source.js';
 import type { OnTokenized } from './tokenize.js';
+
+export interface EntryReading {
+  readonly onTokenized: OnTokenized;
+  /** The columns of a table that are read. */
+  readonly needed: NeededFields;
+}
 
 /** Hands each entry to `write`, whose errors are given its place. */
 export async function eachEntry(
   source: DataSource,
-  onTokenized: OnTokenized,
+  { onTokenized, needed }: EntryReading,
   write: (entry: SourceEntry) => Promise<void>,
 ): Promise<void> {
   const { flag, total } = source;
-  for await (const entry of source.entries()) {
+  for await (const entry of source.entries(needed)) {
     try {
       await write(entry);
     } catch (cause) {

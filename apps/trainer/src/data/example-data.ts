@@ -149,7 +149,7 @@ export class Examples implements Dataset<ExampleBatch> {
     this.#config = config;
     this.#chosen = chosen;
     const most = head.kind === 'embed' ? Math.min(seq, head.maxSeqLength ?? seq) : seq;
-    this.#framer = new Framer(file.index.frame, most);
+    this.#framer = framerOf(chosen, { most, isAlone: isPairs });
     if (length < ranks || (isPairs && order !== 'in turn' && length < batch)) {
       throw new UsageError(
         `${flag}: ${name} has ${length} examples, fewer than ${isPairs ? `--batch ${batch}` : `${ranks} ranks`}. Give more of them, or fewer ${isPairs ? 'a step' : 'ranks'}.`,
@@ -162,6 +162,7 @@ export class Examples implements Dataset<ExampleBatch> {
       0,
     );
     this.#numNegatives = Math.min(negatives, found);
+    checkKind(config, chosen);
     this.#labelIds = labelIds(config, chosen);
     this.numMicroSteps = numMicroSteps(config);
     const steps = length / this.#batch;
@@ -270,12 +271,16 @@ export class Examples implements Dataset<ExampleBatch> {
     if (this.#config.head.kind !== 'embed') {
       return { ...own, negatives: chosen };
     }
-    // All ranks need as many, so documents of other examples stand in for those that are missing.
+    // All ranks need as many, so documents of other lines stand in for those that are missing. Those
+    // of its own line answer the query, too; another line has more negatives, so there is one.
     const next = splitMix32(example, epoch + 1);
+    const line = file.lineOf(example);
     const others = Array.from({ length: this.#numNegatives - chosen.length }, () => {
-      const i = Math.floor((next() / 2 ** 32) * numbers.length);
-      const other = numbers[i] === example ? numbers[(i + 1) % numbers.length]! : numbers[i]!;
-      return file.documentsOf(other).second!;
+      let i = Math.floor((next() / 2 ** 32) * numbers.length);
+      while (file.lineOf(numbers[i]!) === line) {
+        i = (i + 1) % numbers.length;
+      }
+      return file.documentsOf(numbers[i]!).second!;
     });
     return { ...own, negatives: [...chosen, ...others] };
   }
@@ -307,6 +312,31 @@ export class Examples implements Dataset<ExampleBatch> {
           labels: score === undefined ? [] : [score],
         };
     }
+  }
+}
+
+/** @throws {UsageError} where no word has room in a row */
+function framerOf(
+  { file, numbers, flag, name }: Chosen,
+  { most, isAlone }: { readonly most: number; readonly isAlone: boolean },
+): Framer {
+  const hasPairs = !isAlone && numbers.some((i) => file.documentsOf(i).second !== undefined);
+  try {
+    return new Framer(file.index.frame, { most, hasPairs });
+  } catch (cause) {
+    throw cause instanceof UsageError
+      ? new UsageError(`${flag}: ${name}: ${cause.message}`, { cause })
+      : cause;
+  }
+}
+
+/** @throws {UsageError} for lists of labels, of which the model gives one alone */
+function checkKind({ head }: ExampleConfig, { file, flag, name }: Chosen): void {
+  const isOne = head.kind === 'classify' && head.problemType === 'single_label_classification';
+  if (isOne && file.index.kind === 'several labels') {
+    throw new UsageError(
+      `${flag}: ${name} has lists of labels, but the model gives one to each text. Write each label as a text or a number.`,
+    );
   }
 }
 

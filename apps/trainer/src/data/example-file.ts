@@ -4,7 +4,7 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { TypedDocument } from '@shardweave/nn/embedding';
-import { TrainerError } from '../errors.js';
+import { TrainerError, UsageError } from '../errors.js';
 import { type ExampleIndex, ROLES, TOKEN_FILES, TokenFile } from './token-file.js';
 
 /** The numbers of an example's documents in its file. */
@@ -103,8 +103,23 @@ export class Framer {
   readonly #frame: ExampleIndex['frame'];
   readonly #most: number;
 
-  /** @param most the most tokens of a framed text or pair */
-  constructor(frame: ExampleIndex['frame'], most: number) {
+  /**
+   * @param options.most the most tokens of a framed text or pair
+   * @param options.hasPairs whether there are pairs, each text of which has a token at least
+   * @throws {UsageError} where no token of a text has room, without the flag of the data
+   */
+  constructor(
+    frame: ExampleIndex['frame'],
+    { most, hasPairs }: { readonly most: number; readonly hasPairs: boolean },
+  ) {
+    const { begin, between, end } = frame;
+    const around = begin.length + end.length + (hasPairs ? between.length : 0);
+    const least = around + (hasPairs ? 2 : 1);
+    if (most < least) {
+      throw new UsageError(
+        `a row of ${most} tokens has no room for words: ${around} stand around a ${hasPairs ? 'pair' : 'text'}. Give --seq ${least} at least.`,
+      );
+    }
     this.#frame = frame;
     this.#most = most;
   }

@@ -34,9 +34,19 @@ const FIELDS = {
   b: ['b', 'sentence2', 'text2'],
   score: ['score', 'similarity_score'],
   text: ['text', 'sentence', 'content', 'premise', 'sentence1', 'text1'],
-  other: ['text_pair', 'hypothesis', 'sentence2', 'text2'],
   label: ['label', 'labels', 'category', 'class'],
 } as const;
+
+/** The names of two texts that are classified together, as the tasks of GLUE have them. */
+const TEXT_PAIRS = [
+  ['text', 'text_pair'],
+  ['premise', 'hypothesis'],
+  ['sentence1', 'sentence2'],
+  ['text1', 'text2'],
+  ['question1', 'question2'],
+  ['question', 'sentence'],
+  ['question', 'passage'],
+] as const;
 
 const SHAPES: Readonly<Record<ExampleTask, string>> = {
   embed: '{"query", "positive", "negatives"?} or {"a", "b", "score"}',
@@ -69,11 +79,12 @@ const READERS: Readonly<Record<ExampleTask, (value: Fields) => Example[] | undef
     return pairsIn(value);
   },
   classify: (value) => {
-    const [text, label] = [nameIn(value, 'text'), nameIn(value, 'label')];
+    const pair = TEXT_PAIRS.find((names) => names.every((name) => has(value, name)));
+    const [text, other] = pair ?? [nameIn(value, 'text')];
+    const label = nameIn(value, 'label');
     if (text === undefined || label === undefined) {
       return undefined;
     }
-    const other = nameIn(value, 'other');
     const { labels, kind } = labelsIn(value, label);
     const second = other === undefined ? undefined : words(value, other);
     return [{ first: words(value, text), second, negatives: [], labels, kind }];
@@ -124,7 +135,11 @@ function pairsIn(value: Fields): Example[] | undefined {
 
 /** The first of a field's names that a line has. */
 function nameIn(value: Fields, field: Exclude<keyof typeof FIELDS, 'negative'>) {
-  return FIELDS[field].find((name) => value[name] !== undefined && value[name] !== null);
+  return FIELDS[field].find((name) => has(value, name));
+}
+
+function has(value: Fields, name: string): boolean {
+  return value[name] !== undefined && value[name] !== null;
 }
 
 /** One text, or a list of them. What a table leaves empty is none. */

@@ -4,8 +4,7 @@
 import type { AsyncBuffer, FileMetaData, SchemaTree } from 'hyparquet';
 import { UsageError } from '../errors.js';
 import type { DataBytes } from './data-bytes.js';
-import type { Entry } from './data-file.js';
-import { neededFields } from './line-shapes.js';
+import type { Entry, NeededFields } from './data-file.js';
 
 /** The bytes of values that are decoded at once; as objects they take several times as much. */
 const PART_BYTES = 2 ** 22;
@@ -22,7 +21,10 @@ interface Part {
  * The rows of a file, counted from 1.
  * @throws {UsageError} where the file is no whole table, or has values that can't be read
  */
-export async function* tableEntries(data: DataBytes): AsyncGenerator<Entry> {
+export async function* tableEntries(
+  data: DataBytes,
+  neededFields: NeededFields,
+): AsyncGenerator<Entry> {
   // The bytes are hashed in order, which is not how a table is read.
   for await (const _ of data.chunks()) {
   }

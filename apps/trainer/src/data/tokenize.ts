@@ -9,6 +9,7 @@ import { type DataBytes, type DataStamp, unreadable } from './data-bytes.js';
 import { DataSource, formatOf } from './data-source.js';
 import { encodeDocuments } from './document.js';
 import { eachEntry, hasNone } from './each-entry.js';
+import { neededFields } from './line-shapes.js';
 import { TokenWriter } from './token-writer.js';
 import { loadTokenizer, type Tokenizer } from './tokenizer.js';
 import { NotUtf8Error, utf8Chunks } from './utf8-chunks.js';
@@ -177,7 +178,7 @@ async function writeDocuments(
       `${flag}: ${name} holds documents, which end with an end token, but --tokenizer ${tokenizer.name} has none. Give a --model directory with its tokenizer.json and tokenizer_config.json, or a plain text.`,
     );
   }
-  await eachEntry(source, onTokenized, async ({ text, number }) => {
+  await eachEntry(source, { onTokenized, needed: neededFields }, async ({ text, number }) => {
     for (const tokens of encodeDocuments(text, tokenizer)) {
       await writer.document(tokens, number);
     }

@@ -73,10 +73,13 @@ export async function headOf(head: TaskHead, { train }: TokenFiles): Promise<Tas
   }
   await using file = await TokenFile.open(train);
   const { labels, kind } = file.index.examples!;
-  const isKnown = labels.every((label) => labelId(label, head.labels) !== undefined);
-  if (!isKnown && labels.length < 2 && kind === 'one label') {
+  const isKnown =
+    head.labels.length > 0 && labels.every((label) => labelId(label, head.labels) !== undefined);
+  const [least, expected] = kind === 'one label' ? [2, 'two labels'] : [1, 'a label'];
+  if (!isKnown && labels.length < least) {
+    const got = labels.length === 0 ? 'none' : `${labels[0]} alone`;
     throw new UsageError(
-      `--data: expected two labels or more, got ${labels.join(', ') || 'none'} alone. A classifier learns to tell texts apart.`,
+      `--data: expected ${expected} or more, got ${got}. A classifier learns to tell texts apart.`,
     );
   }
   return {
@@ -87,11 +90,17 @@ export async function headOf(head: TaskHead, { train }: TokenFiles): Promise<Tas
   };
 }
 
-/** The id of a label by its name or, where a data set has numbers alone, by that number. */
+/**
+ * The id of a label by its name or, where a data set has numbers in place of names, by that number.
+ * Of labels that are numbers themselves, such as stars from 1 to 5, another number is none.
+ */
 export function labelId(label: string, labels: readonly string[]): number | undefined {
   const named = labels.indexOf(label);
-  const id = /^\d+$/.test(label) ? Number(label) : Number.NaN;
-  return named >= 0 ? named : id < labels.length ? id : undefined;
+  if (named >= 0) {
+    return named;
+  }
+  const isId = /^(0|[1-9]\d*)$/.test(label) && !labels.some((name) => /^-?\d+$/.test(name));
+  return isId && Number(label) < labels.length ? Number(label) : undefined;
 }
 
 /** Names in the order of the alphabet, and numbers in theirs, whatever line comes first. */
