@@ -2,24 +2,30 @@
 
 import type { ClassFigures, Figures } from './figures.js';
 
-/** Counts of [labels, labels]: the texts of a label (rows) that were given another (columns). */
+/** How many texts have a label and were given it, were given it, and have it. */
+interface Counted {
+  readonly both: number;
+  readonly given: number;
+  readonly had: number;
+}
+
+/**
+ * Counts of [labels, labels + 1]: the texts of a label (rows) that were given another (columns), and
+ * in the last column those that were given none.
+ */
 export function confusionFigures(labels: readonly string[], counts: Float32Array): Figures {
   const count = labels.length;
-  const at = (row: number, column: number) => counts[row * count + column]!;
+  const at = (row: number, column: number) => counts[row * (count + 1) + column]!;
   const sum = (of: (i: number) => number) => labels.reduce((all, _, i) => all + of(i), 0);
-  const classes = labels.map((label, i) =>
-    classFigures(label, {
-      both: at(i, i),
-      given: sum((row) => at(row, i)),
-      had: sum((column) => at(i, column)),
-    }),
-  );
-  const total = sum((row) => sum((column) => at(row, column)));
-  const accuracy = sum((i) => at(i, i)) / total;
+  const counted = labels.map((_, i) => ({
+    both: at(i, i),
+    given: sum((row) => at(row, i)),
+    had: at(i, count) + sum((column) => at(i, column)),
+  }));
+  const accuracy = sum((i) => counted[i]!.both) / sum((i) => counted[i]!.had);
   return {
-    values: { accuracy, f1: meanF1(classes) },
-    classes,
-    confusion: labels.map((_, i) => [...counts.subarray(i * count, (i + 1) * count)]),
+    ...classesOf(labels, counted, accuracy),
+    confusion: labels.map((_, row) => labels.map((_, column) => at(row, column))),
   };
 }
 
@@ -35,23 +41,29 @@ export function severalFigures(
   labels: readonly string[],
   { counts, texts, exact }: SeveralCounts,
 ): Figures {
-  const classes = labels.map((label, i) => {
+  const counted = labels.map((_, i) => {
     const [both = 0, given = 0, had = 0] = counts.subarray(3 * i, 3 * i + 3);
-    return classFigures(label, { both, given, had });
+    return { both, given, had };
   });
-  return { values: { accuracy: exact / texts, f1: meanF1(classes) }, classes };
+  return classesOf(labels, counted, exact / texts);
 }
 
-/** The mean over classes that are there, so that a rare one counts as much as the others. */
-function meanF1(classes: readonly ClassFigures[]): number {
-  const present = classes.filter(({ support, f1 }) => support > 0 || f1 > 0);
-  return present.reduce((all, { f1 }) => all + f1, 0) / present.length;
+/**
+ * F1 is the mean over classes, so that a rare one counts as much as the others. As elsewhere, a class
+ * that no text has is one of them where a text was given it.
+ */
+function classesOf(
+  labels: readonly string[],
+  counted: readonly Counted[],
+  accuracy: number,
+): Figures {
+  const classes = labels.map((label, i) => classFigures(label, counted[i]!));
+  const present = classes.filter((_, i) => counted[i]!.had + counted[i]!.given > 0);
+  const f1 = present.reduce((all, own) => all + own.f1, 0) / present.length;
+  return { values: { accuracy, f1 }, classes };
 }
 
-function classFigures(
-  label: string,
-  { both, given, had }: { readonly both: number; readonly given: number; readonly had: number },
-): ClassFigures {
+function classFigures(label: string, { both, given, had }: Counted): ClassFigures {
   const part = (of: number, all: number) => (all === 0 ? 0 : of / all);
   return {
     label,

@@ -10,7 +10,7 @@ import { rowLengthOf } from '../data/row-length.js';
 import type { EmbedHead } from '../model/task-head.js';
 import type { RunConfig } from '../run-config.js';
 import type { Figures } from './figures.js';
-import { placeOf, rankingFigures, spearman } from './ranking-figures.js';
+import { placesOf, rankingFigures, spearman } from './ranking-figures.js';
 import { summed } from './task-figures.js';
 
 export interface EmbeddingFiguresOptions {
@@ -59,7 +59,7 @@ export async function embeddingFigures(options: EmbeddingFiguresOptions): Promis
   } of own) {
     answers.set(query, (answers.get(query) ?? new Set()).add(document!));
   }
-  return rankingFigures(await placesOf(answers, { queryRows, documentRows }, options.device));
+  return rankingFigures(await answerPlaces(answers, { queryRows, documentRows }, options.device));
 }
 
 /** Texts, each once. */
@@ -142,7 +142,7 @@ async function embedAll(
 }
 
 /** The places of the answers of each query among all documents. */
-async function placesOf(
+async function answerPlaces(
   answers: ReadonlyMap<number, ReadonlySet<number>>,
   { queryRows, documentRows }: { readonly queryRows: Rows; readonly documentRows: Rows },
   device: Device,
@@ -167,7 +167,7 @@ async function placesOf(
         });
         for (let query = first; query < end; query++) {
           const own = scores.subarray((query - first) * count, (query - first + 1) * count);
-          places.push([...answers.get(query)!].map((document) => placeOf(own, document)));
+          places.push(placesOf(own, [...answers.get(query)!]));
         }
       }
     }),

@@ -33,22 +33,30 @@ function ndcg(places: readonly number[]): number {
 }
 
 /**
- * The place of a score in the order of all scores, from the highest. Others that are as high come
- * before it, so that a model that tells nothing apart is not praised; so do all before NaN.
+ * The places of answers in the order of all scores, from the highest; the first one first. What is
+ * no answer and as high comes before them, so that a model that tells nothing apart is not praised;
+ * so do all before NaN.
  */
-export function placeOf(scores: ArrayLike<number>, index: number): number {
-  const own = scores[index]!;
-  let place = 1;
-  for (let i = 0; i < scores.length; i++) {
-    if (i !== index && !(scores[i]! < own)) {
-      place++;
+export function placesOf(scores: ArrayLike<number>, answers: readonly number[]): number[] {
+  const isAnswer = new Set(answers);
+  const before = answers.map((answer) => {
+    let others = 0;
+    for (let i = 0; i < scores.length; i++) {
+      others += Number(!isAnswer.has(i) && !(scores[i]! < scores[answer]!));
     }
-  }
-  return place;
+    return others;
+  });
+  return before.sort((a, b) => a - b).map((others, i) => others + i + 1);
 }
 
-/** Spearman's correlation: Pearson's of the places, where equal values share the mean of theirs. */
+/**
+ * Spearman's correlation: Pearson's of the places, where equal values share the mean of theirs. NaN
+ * where all values of a side are equal, or one of them is NaN.
+ */
 export function spearman(a: readonly number[], b: readonly number[]): number {
+  if ([...a, ...b].some(Number.isNaN)) {
+    return Number.NaN; // which has no place in an order
+  }
   const [x, y] = [meanPlaces(a), meanPlaces(b)];
   const middle = (a.length + 1) / 2;
   const product = (u: readonly number[], v: readonly number[]) =>

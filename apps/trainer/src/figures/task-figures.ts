@@ -5,7 +5,7 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import type { ClassHead } from '../model/task-head.js';
 import { confusionFigures, severalFigures } from './class-figures.js';
 import type { Figures, Judged } from './figures.js';
-import { placeOf, rankingFigures } from './ranking-figures.js';
+import { placesOf, rankingFigures } from './ranking-figures.js';
 
 /** Where a judged example is among those that are evaluated, from 0. */
 type Add = (judged: Judged, place: number) => void;
@@ -26,21 +26,21 @@ export function scoreboardOf(head: ClassHead, count: number): Scoreboard {
     : new SeveralLabels(head.labels);
 }
 
-/** One label a text: the likeliest one is given. */
+/** One label a text: the likeliest one is given, and none where a logit is NaN. */
 class Labels implements Scoreboard {
   readonly #labels: readonly string[];
+  /** [labels, labels + 1]: the last column counts texts that are given none. */
   readonly #counts: Float32Array<ArrayBuffer>;
 
   constructor(labels: readonly string[]) {
     this.#labels = labels;
-    this.#counts = new Float32Array(labels.length ** 2);
+    this.#counts = new Float32Array(labels.length * (labels.length + 1));
   }
 
   readonly add: Add = ({ logits, labels }) => {
+    const { length } = this.#labels;
     const given = logits.indexOf(logits.reduce((most, logit) => Math.max(most, logit)));
-    if (given >= 0) {
-      this.#counts[labels[0]! * this.#labels.length + given]!++;
-    }
+    this.#counts[labels[0]! * (length + 1) + (given < 0 ? length : given)]!++;
   };
 
   async figures(group: ProcessGroup): Promise<Figures> {
@@ -66,7 +66,7 @@ class SeveralLabels implements Scoreboard {
       this.#counts[3 * i]! += given * had;
       this.#counts[3 * i + 1]! += given;
       this.#counts[3 * i + 2]! += had;
-      isExact &&= given === had;
+      isExact &&= given === had && !Number.isNaN(logit);
     }
     const texts = 3 * this.#labels.length;
     this.#counts[texts]!++;
@@ -94,9 +94,10 @@ class Ranks implements Scoreboard {
   readonly add: Add = ({ logits, labels }, place) => {
     if (labels.length === 1) {
       this.#pairs[0]!++;
-      this.#pairs[1]! += Number(logits[0]! > 0 === labels[0]! > 0.5);
+      const isRight = labels[0]! > 0.5 ? logits[0]! > 0 : logits[0]! <= 0; // NaN is wrong
+      this.#pairs[1]! += Number(isRight);
     } else {
-      this.#places[place] = placeOf(logits, 0);
+      this.#places[place] = placesOf(logits, [0])[0]!;
     }
   };
 
