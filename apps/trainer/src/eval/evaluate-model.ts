@@ -11,7 +11,6 @@ import { refuseIdle } from '../flags/flag-effects.js';
 import { FLAGS } from '../flags/train-flags.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
 import { absoluteData } from '../hub/data-name.js';
-import { headOf } from '../model/task-head.js';
 import { openObjective } from '../rank/objectives/open-objective.js';
 import { evaluate } from '../rank/step/evaluation.js';
 import type { EvalFlags } from './eval-flags.js';
@@ -70,7 +69,7 @@ export async function evaluateModel(
   const choice = await readChoice(flags, flags.task);
   const { model, modelConfig } = choice;
   const seq = rowLength(flags, modelConfig);
-  const asked = {
+  const config = {
     ...choice,
     seq,
     tokenizer: tokenizerName(flags, model, modelConfig),
@@ -86,9 +85,8 @@ export async function evaluateModel(
     gradAccum: 1,
     ...LOSS_OF_PAIRS,
   } as const;
-  await using cache = await TokenCache.open(asked.cache);
-  const files = await prepareTokens(asked, { entry, cache, onTokenized, signal });
-  const config = { ...asked, head: await headOf(asked.head, files) };
+  await using cache = await TokenCache.open(config.cache);
+  const files = await prepareTokens(config, { entry, cache, onTokenized, signal });
   await using opening = await openData(config, files);
   const { train: data } = opening;
   await using opened = await openModel(config, flags, { entry });

@@ -10,7 +10,7 @@ import { isGgufFile } from '../files/gguf-model.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findWeights, withModelState } from '../model/model-directory.js';
-import { resolveHead, type TaskHead } from '../model/task-head.js';
+import { requireHead, resolveHead, type TaskHead } from '../model/task-head.js';
 import { languageConfig } from '../model/text-config.js';
 import { configFor, readAdapterClasses, readTextModel, usualTask } from '../model/text-model.js';
 import { DeviceHost } from '../rank/device-host.js';
@@ -88,6 +88,7 @@ export async function readChoice(
   const head = classes ? { classes } : own;
   const kind = task ?? usualTask(config, head);
   const modelConfig = configFor(kind, config);
+  requireHead(kind, flags.adapter ?? path, head);
   const found = adapter === undefined ? undefined : await readAdapter(adapter);
   const lora = found && { ...found, targets: found.layers, directory: adapter };
   return {

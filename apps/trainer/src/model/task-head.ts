@@ -24,7 +24,7 @@ export interface ClassHead {
 
 export type TaskHead = { readonly kind: 'lm' } | EmbedHead | ClassHead;
 
-/** A reranker's only label; its logit's sigmoid is how likely a document answers a query. */
+/** The only label of a new reranker; its logit's sigmoid is how likely a document answers a query. */
 const RELEVANCE: Pick<ClassHead, 'labels' | 'problemType'> = {
   labels: ['LABEL_0'],
   problemType: 'multi_label_classification',
@@ -54,12 +54,34 @@ export function resolveHead(
         ...(maxSeqLength !== undefined && { maxSeqLength }),
       };
     }
-    case 'rerank':
-      return { kind: 'rerank', ...RELEVANCE };
+    case 'rerank': {
+      const { labels = [] } = own.classes ?? {};
+      return { kind: 'rerank', ...RELEVANCE, ...(labels.length === 1 && { labels }) };
+    }
     case 'classify': {
       const { labels = [], problemType = 'single_label_classification' } = own.classes ?? {};
       return { kind: 'classify', labels, problemType };
     }
+  }
+}
+
+/**
+ * Refuses a task whose head is in no files, because a model that is not trained has no other.
+ * @param own what the model's files say of theirs
+ * @throws {UsageError} for a classifier or a reranker that is none
+ */
+export function requireHead(task: TaskHead['kind'], model: string, { classes }: OwnHead): void {
+  const count = classes?.labels.length ?? 0;
+  const expected =
+    task === 'classify' && count === 0
+      ? 'a classifier, which has labels'
+      : task === 'rerank' && count !== 1
+        ? 'a reranker, which has one label'
+        : undefined;
+  if (expected !== undefined) {
+    throw new UsageError(
+      `--task ${task}: expected ${expected}, got ${model} with ${count === 0 ? 'none' : count}. Train one with shardweave train --task ${task}.`,
+    );
   }
 }
 
