@@ -3,6 +3,7 @@
 import { join } from 'node:path';
 import { newFolder } from '../../../../tooling/test-kit/folders.ts';
 import { DataSource, type SourceEntry } from '../../src/data/data-source.js';
+import { neededFields } from '../../src/data/line-shapes.js';
 import { TokenFile } from '../../src/data/token-file.js';
 import { tokenize } from '../../src/data/tokenize.js';
 import { lettersDirectory } from './letters-tokenizer.js';
@@ -11,7 +12,7 @@ import { lettersDirectory } from './letters-tokenizer.js';
 export async function entriesOf(path: string): Promise<SourceEntry[]> {
   const source = await DataSource.open(path, '--data');
   const entries: SourceEntry[] = [];
-  for await (const entry of source.entries()) {
+  for await (const entry of source.entries(neededFields)) {
     entries.push(entry);
   }
   return entries;
