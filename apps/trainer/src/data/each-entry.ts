@@ -2,7 +2,7 @@
 
 import { UsageError } from '../errors.js';
 import type { DataSource, SourceEntry } from './data-source.js';
-import type { OnTokenized } from './tokenize.js';
+import type { OnTokenized } from './writing-tools.js';
 
 /** Hands each entry to `write`, whose errors are given its place. */
 export async function eachEntry(

@@ -3,7 +3,8 @@
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { rowLength, tokenizerName } from '../config/resolve-config.js';
-import { openData } from '../data/dataset.js';
+import { headOf } from '../data/known-labels.js';
+import { openData } from '../data/open-data.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory, TokenCache } from '../data/token-cache.js';
 import type { Figures } from '../figures/figures.js';
@@ -11,7 +12,6 @@ import { refuseIdle } from '../flags/flag-effects.js';
 import { FLAGS } from '../flags/train-flags.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
 import { absoluteData } from '../hub/data-name.js';
-import { headOf } from '../model/task-head.js';
 import { openObjective } from '../rank/objectives/open-objective.js';
 import { evaluate } from '../rank/step/evaluation.js';
 import type { EvalFlags } from './eval-flags.js';
@@ -40,7 +40,7 @@ export interface TaskEvaluation extends Figures {
   readonly tokens: number;
   readonly examples: number;
   readonly seq: number;
-  /** The mean loss of the task: over labels, over pairs that are ranked, or over pairs in batches. */
+  /** The mean loss of labels, of pairs that are ranked, or of pairs in their batches. */
   readonly loss: number;
 }
 

@@ -6,28 +6,17 @@ import { join } from 'node:path';
 import { type LazyTensor, parseModelConfig } from '@shardweave/nn';
 import {
   openSequenceClassifier,
-  type ProblemType,
   parseEncoderConfig,
   parseSequenceClassifierConfig,
-  type SentenceTransformersConfig,
 } from '@shardweave/nn/embedding';
 import { UsageError } from '../errors.js';
 import { withModelFiles } from '../files/file-source.js';
 import { isGgufFile } from '../files/gguf-model.js';
+import type { OwnHead, TaskHead } from '../task/task-head.js';
+import { isEncoder, type TextConfig } from '../task/text-config.js';
 import { CLASSES_FILE } from './adapter-directory.js';
 import { readEmbedder, readModelKind, withEncoder } from './encoder-directory.js';
 import { CONFIG_FILE, explainModel, readModelConfig, withModelState } from './model-directory.js';
-import type { TaskHead } from './task-head.js';
-import { isEncoder, type TextConfig } from './text-config.js';
-
-/** What the files of a model say of the head that it has been trained with. */
-export interface OwnHead {
-  /** How sentence-transformers makes an embedding. */
-  readonly sentence?: SentenceTransformersConfig | undefined;
-  readonly classes?:
-    | { readonly labels: readonly string[]; readonly problemType?: ProblemType | undefined }
-    | undefined;
-}
 
 export interface TextModel {
   readonly config: TextConfig;

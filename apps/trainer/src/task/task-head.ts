@@ -2,11 +2,7 @@
 // travels to rank processes and into saves.
 
 import type { Pooling, ProblemType, SentenceTransformersConfig } from '@shardweave/nn/embedding';
-import { TokenFile } from '../data/token-file.js';
-import { UsageError } from '../errors.js';
-import type { RunConfig, TokenFiles } from '../run-config.js';
 import { isEncoder, type TextConfig } from './text-config.js';
-import type { OwnHead } from './text-model.js';
 
 export interface EmbedHead
   extends Pick<SentenceTransformersConfig, 'prompts' | 'similarity' | 'maxSeqLength'> {
@@ -24,6 +20,15 @@ export interface ClassHead {
 
 export type TaskHead = { readonly kind: 'lm' } | EmbedHead | ClassHead;
 
+/** What the files of a model say of the head that it has been trained with. */
+export interface OwnHead {
+  /** How sentence-transformers makes an embedding. */
+  readonly sentence?: SentenceTransformersConfig | undefined;
+  readonly classes?:
+    | { readonly labels: readonly string[]; readonly problemType?: ProblemType | undefined }
+    | undefined;
+}
+
 /** A reranker's only label; its logit's sigmoid is how likely a document answers a query. */
 const RELEVANCE: Pick<ClassHead, 'labels' | 'problemType'> = {
   labels: ['LABEL_0'],
@@ -35,7 +40,7 @@ const RELEVANCE: Pick<ClassHead, 'labels' | 'problemType'> = {
  * @param own what the model's files say of theirs
  */
 export function resolveHead(
-  { task, pooling }: Pick<RunConfig, 'task'> & { readonly pooling: Pooling | undefined },
+  { task, pooling }: { readonly task: TaskHead['kind']; readonly pooling: Pooling | undefined },
   modelConfig: TextConfig,
   own: OwnHead,
 ): TaskHead {
@@ -63,39 +68,9 @@ export function resolveHead(
   }
 }
 
-/**
- * The head of a run whose data have been read: a classifier keeps the labels of its files where the
- * data have no other ones.
- */
-export async function headOf(head: TaskHead, { train }: TokenFiles): Promise<TaskHead> {
-  if (head.kind !== 'classify') {
-    return head;
-  }
-  await using file = await TokenFile.open(train);
-  const { labels, kind } = file.index.examples!;
-  const isKnown = labels.every((label) => labelId(label, head.labels) !== undefined);
-  if (!isKnown && labels.length < 2 && kind === 'one label') {
-    throw new UsageError(
-      `--data: expected two labels or more, got ${labels.join(', ') || 'none'} alone. A classifier learns to tell texts apart.`,
-    );
-  }
-  return {
-    kind: 'classify',
-    labels: isKnown ? head.labels : inOrder(labels),
-    problemType:
-      kind === 'several labels' ? 'multi_label_classification' : 'single_label_classification',
-  };
-}
-
 /** The id of a label by its name or, where a data set has numbers alone, by that number. */
 export function labelId(label: string, labels: readonly string[]): number | undefined {
   const named = labels.indexOf(label);
   const id = /^\d+$/.test(label) ? Number(label) : Number.NaN;
   return named >= 0 ? named : id < labels.length ? id : undefined;
-}
-
-/** Names in the order of the alphabet, and numbers in theirs, whatever line comes first. */
-function inOrder(labels: readonly string[]): string[] {
-  const isNumeric = labels.every((label) => /^-?\d+$/.test(label));
-  return [...labels].sort((a, b) => (isNumeric ? Number(a) - Number(b) : a < b ? -1 : 1));
 }
