@@ -4,8 +4,8 @@
 import type { DeviceChoice } from './device-choice.js';
 import type { Flags } from './flags/train-flags.js';
 import { hubNameOf } from './hub/hub-name.js';
-import type { TaskHead } from './model/task-head.js';
-import type { TextConfig } from './model/text-config.js';
+import type { TaskHead } from './task/task-head.js';
+import type { TextConfig } from './task/text-config.js';
 
 export type StrategyName = Flags['strategy'];
 export type Precision = Flags['precision'];

@@ -11,8 +11,8 @@ import { embeddingFigures } from '../src/figures/embedding-figures.js';
 import type { Figures, Judged } from '../src/figures/figures.js';
 import { placesOf, rankingFigures, spearman } from '../src/figures/ranking-figures.js';
 import { scoreboardOf } from '../src/figures/task-figures.js';
-import type { ClassHead } from '../src/model/task-head.js';
 import { splitMix32 } from '../src/seeded-random.js';
+import type { ClassHead } from '../src/task/task-head.js';
 import { linesFile, modelFolder, openTask } from './support/example-files.ts';
 
 const SINGLE: ClassHead = {

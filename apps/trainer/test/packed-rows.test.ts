@@ -9,7 +9,7 @@ import { describe, expect, it } from 'vitest';
 import type { Dataset } from '../src/data/dataset.js';
 import { permute } from '../src/data/row-order.js';
 import { NO_TARGET } from '../src/data/rows.js';
-import { languageConfig } from '../src/model/text-config.js';
+import { languageConfig } from '../src/task/text-config.js';
 import { configOf, jsonlFile, openFlags } from './support/jsonl-data.js';
 import { LETTERS, lettersDirectory } from './support/letters-tokenizer.js';
 import { worstRatio } from './support/run-flags.js';

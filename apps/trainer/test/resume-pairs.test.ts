@@ -8,7 +8,7 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
-import { openData } from '../src/data/dataset.js';
+import { openData } from '../src/data/open-data.js';
 import { prepareTokens } from '../src/data/prepare-tokens.js';
 import { type FoundSave, readSave } from '../src/files/save-directory.js';
 import { TrainingStep } from '../src/rank/step/training-step.js';

@@ -8,8 +8,8 @@ import { createDryStore } from '@shardweave/shard-store';
 import { cpuInfo, createDryBackend, Device } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
 import { resolveConfig } from '../src/config/resolve-config.js';
-import { languageConfig } from '../src/model/text-config.js';
 import { openRankGroups, openStrategy } from '../src/rank/strategies/open-strategy.js';
+import { languageConfig } from '../src/task/text-config.js';
 import { parseFlags } from './support/parse-flags.js';
 
 /**

@@ -10,8 +10,6 @@ import { file, oneOf } from '../flags/flag-kinds.js';
 import { formatCount } from '../format.js';
 import { findAdapter, isWhole, readAdapter, withAdapterState } from '../model/adapter-directory.js';
 import { findWeights } from '../model/model-directory.js';
-import { resolveHead, type TaskHead } from '../model/task-head.js';
-import { countParameters, type TextConfig } from '../model/text-config.js';
 import {
   configFor,
   readAdapterClasses,
@@ -20,6 +18,8 @@ import {
   withTaskState,
 } from '../model/text-model.js';
 import { trainedFiles } from '../model/write-trained.js';
+import { resolveHead, type TaskHead } from '../task/task-head.js';
+import { countParameters, type TextConfig } from '../task/text-config.js';
 import { defineWriter, QUIET } from './define-command.js';
 import { requireNewDirectory, writeOut } from './new-directory.js';
 

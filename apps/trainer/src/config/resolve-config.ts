@@ -5,7 +5,8 @@ import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join, resolve } from 'node:path';
 import { MAX_THREADS } from '@shardweave/tensor-core';
-import { openData } from '../data/dataset.js';
+import { headOf } from '../data/known-labels.js';
+import { openData } from '../data/open-data.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory } from '../data/token-cache.js';
 import { TOKENIZER_FILE } from '../data/tokenizer.js';
@@ -29,15 +30,15 @@ import { absoluteData } from '../hub/data-name.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findModelDirectory } from '../model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
-import { headOf, resolveHead } from '../model/task-head.js';
+import { configFor, readAdapterClasses, readTextModel } from '../model/text-model.js';
+import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';
+import { resolveHead } from '../task/task-head.js';
 import {
   countParameters,
   isEncoder,
   longestTextRow,
   type TextConfig,
-} from '../model/text-config.js';
-import { configFor, readAdapterClasses, readTextModel } from '../model/text-model.js';
-import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';
+} from '../task/text-config.js';
 
 const DEFAULT_RANKS = 2;
 const GPT2_VOCABULARY = 50257;

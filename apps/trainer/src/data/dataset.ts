@@ -5,7 +5,6 @@ import { UsageError } from '../errors.js';
 import type { RunConfig, TokenFiles } from '../run-config.js';
 import { placeIn } from './data-file.js';
 import { DataSource, filesOf, formatOf } from './data-source.js';
-import { openExamples } from './example-data.js';
 import { rolesIn } from './line-shapes.js';
 import { packedRows } from './packed-rows.js';
 import { numMicroSteps, permute, rowsOf } from './row-order.js';
@@ -64,8 +63,7 @@ export interface RunData<Batch extends Pick<MicroBatch, 'firstRow'> = MicroBatch
 }
 
 export interface DataConfig
-  extends Pick<RunConfig, 'data' | 'trainOnPrompt' | 'tokenizer' | 'modelConfig' | 'head'>,
-    Pick<RunConfig, 'negatives'>,
+  extends Pick<RunConfig, 'data' | 'trainOnPrompt' | 'tokenizer' | 'modelConfig'>,
     Pick<RunConfig, 'batch' | 'seq' | 'seed' | 'ranks' | 'gradAccum'> {
   readonly order: RowOrderName;
 }
@@ -81,14 +79,10 @@ const VALID_SEED = 0;
  * @throws {UsageError} for data that is too short, that has tokens beyond the model's vocabulary,
  * or that is all prompt
  */
-export async function openData(
+export async function openTokens(
   config: DataConfig & Pick<RunConfig, 'valid' | 'validFraction' | 'evalBatches'>,
   files: TokenFiles,
 ): Promise<RunData> {
-  if (config.head.kind !== 'lm') {
-    // The only reader of their batches is the task's objective, which takes them.
-    return (await openExamples(config, files)) as RunData<never>;
-  }
   const open: TokenFile[] = [];
   const opened = async (directory: string) => {
     const file = await TokenFile.open(directory);

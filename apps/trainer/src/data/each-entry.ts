@@ -3,7 +3,7 @@
 import { UsageError } from '../errors.js';
 import type { NeededFields } from './data-file.js';
 import type { DataSource, SourceEntry } from './data-source.js';
-import type { OnTokenized } from './tokenize.js';
+import type { OnTokenized } from './writing-tools.js';
 
 export interface EntryReading {
   readonly onTokenized: OnTokenized;

@@ -3,9 +3,9 @@
 
 import type { TypedDocument } from '@shardweave/nn/embedding';
 import { UsageError } from '../errors.js';
-import { labelId } from '../model/task-head.js';
 import type { RunConfig, TokenFiles } from '../run-config.js';
 import { splitMix32 } from '../seeded-random.js';
+import { labelId } from '../task/task-head.js';
 import type { Dataset, RunData } from './dataset.js';
 import { type ExampleDocuments, ExampleFile, Framer } from './example-file.js';
 import { numMicroSteps, permute, rowsOf } from './row-order.js';
@@ -69,19 +69,23 @@ export async function openExamples(
       files.valid === undefined
         ? apart
         : Uint32Array.from({ length: validFile.index.count }, (_, i) => i);
-    const [own, other] = [
-      { flag: '--data', name: config.data! },
-      { flag: '--valid', name: config.valid ?? config.data! },
-    ];
+    const name = config.data!;
     return {
-      train: new Examples(config, { file, numbers: train, order: config.order, ...own }),
+      train: new Examples(config, {
+        file,
+        numbers: train,
+        order: config.order,
+        flag: '--data',
+        name,
+      }),
       valid:
         valid &&
         new Examples(config, {
           file: validFile,
           numbers: valid.slice(0, config.evalBatches * config.batch),
           order: 'in turn',
-          ...other,
+          flag: '--valid',
+          name: config.valid ?? name,
         }),
       [Symbol.asyncDispose]: close,
     };

@@ -3,16 +3,17 @@
 
 import { createHash } from 'node:crypto';
 import { rm } from 'node:fs/promises';
-import type { TaskHead } from '../model/task-head.js';
 import type { RunConfig, TokenFiles } from '../run-config.js';
+import type { TaskHead } from '../task/task-head.js';
 import { fileFormat } from './data-file.js';
 import { DataSource, filesOf } from './data-source.js';
 import { cacheLimit, isSameStamp, TokenCache } from './token-cache.js';
 import { TOKEN_FORMAT } from './token-file.js';
-import { NOVEL, type OnTokenized, type TokenJob, tokenize } from './tokenize.js';
+import { NOVEL, type TokenJob, tokenize } from './tokenize.js';
 import { tokenizeInThread } from './tokenize-thread.js';
 import { tokenizerKey } from './tokenizer.js';
 import type { ExampleReading } from './write-examples.js';
+import type { OnTokenized } from './writing-tools.js';
 
 export interface PrepareOptions {
   /** The script that a thread runs; empty where there is none, and this thread does the work. */

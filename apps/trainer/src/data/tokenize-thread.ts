@@ -3,7 +3,8 @@
 
 import { parentPort, Worker, workerData } from 'node:worker_threads';
 import { TrainerError, UsageError } from '../errors.js';
-import { type OnTokenized, type Tokenized, type TokenJob, tokenize } from './tokenize.js';
+import { type Tokenized, type TokenJob, tokenize } from './tokenize.js';
+import type { OnTokenized } from './writing-tools.js';
 
 /** The data by which main.ts recognizes such a thread. */
 interface ThreadData {

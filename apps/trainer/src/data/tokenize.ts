@@ -14,6 +14,7 @@ import { TokenWriter } from './token-writer.js';
 import { loadTokenizer, type Tokenizer } from './tokenizer.js';
 import { NotUtf8Error, utf8Chunks } from './utf8-chunks.js';
 import { type ExampleReading, writeExamples } from './write-examples.js';
+import type { OnTokenized, WritingTools } from './writing-tools.js';
 
 /** What is to be tokenized, as plain data that can be posted to a thread. */
 export interface TokenJob {
@@ -37,9 +38,6 @@ export interface Tokenized {
   /** Undefined where a file may have changed while it was read. */
   readonly stamp: DataStamp | undefined;
 }
-
-/** Called during the work with the bytes that are done, and their total. */
-export type OnTokenized = (done: number, total: number) => void;
 
 /** The name of the novel for people. */
 export const NOVEL = 'Moby Dick';
@@ -88,13 +86,6 @@ export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise
       { cause },
     );
   }
-}
-
-/** What makes tokens of data and writes them. */
-export interface WritingTools {
-  readonly tokenizer: Tokenizer;
-  readonly writer: TokenWriter;
-  readonly onTokenized: OnTokenized;
 }
 
 /** Resolves with what TokenIndex calls targetBytes. */

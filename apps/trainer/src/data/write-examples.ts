@@ -6,7 +6,7 @@ import { parseLine } from './document.js';
 import { eachEntry, hasNone } from './each-entry.js';
 import { type Example, type ExampleTask, readExamples } from './example-shapes.js';
 import { type ExampleIndex, ROLES } from './token-file.js';
-import type { WritingTools } from './tokenize.js';
+import type { WritingTools } from './writing-tools.js';
 
 /** How the lines of examples are read. */
 export interface ExampleReading {

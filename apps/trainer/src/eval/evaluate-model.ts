@@ -3,7 +3,7 @@
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { rowLength, tokenizerName } from '../config/resolve-config.js';
-import { openData } from '../data/dataset.js';
+import { openData } from '../data/open-data.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory, TokenCache } from '../data/token-cache.js';
 import type { Figures } from '../figures/figures.js';
@@ -39,7 +39,7 @@ export interface TaskEvaluation extends Figures {
   readonly tokens: number;
   readonly examples: number;
   readonly seq: number;
-  /** The mean loss of the task: over labels, over pairs that are ranked, or over pairs in batches. */
+  /** The mean loss of labels, of pairs that are ranked, or of pairs in their batches. */
   readonly loss: number;
 }
 

@@ -7,8 +7,8 @@ import { type EmbeddingArgs, embedDocuments, type TypedDocument } from '@shardwe
 import { type Device, matmul, type Tensor } from '@shardweave/tensor-core';
 import type { Examples } from '../data/example-data.js';
 import { rowLengthOf } from '../data/row-length.js';
-import type { EmbedHead } from '../model/task-head.js';
 import type { RunConfig } from '../run-config.js';
+import type { EmbedHead } from '../task/task-head.js';
 import type { Figures } from './figures.js';
 import { placesOf, rankingFigures, spearman } from './ranking-figures.js';
 import { summed } from './task-figures.js';

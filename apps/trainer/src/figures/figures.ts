@@ -3,9 +3,9 @@
 /** A class of a classifier. */
 export interface ClassFigures {
   readonly label: string;
-  /** Of the texts that the model gives the label, the part that has it; 0 where it gives none. */
+  /** The part of the texts given the label that has it; 0 where none is given it. */
   readonly precision: number;
-  /** Of the texts that have the label, the part that the model gives it; 0 where none has it. */
+  /** The part of the texts that have the label that is given it; 0 where none has it. */
   readonly recall: number;
   /** The harmonic mean of both; 0 where they are. */
   readonly f1: number;
@@ -16,7 +16,7 @@ export interface ClassFigures {
 export interface Figures {
   /** Figures by their names, such as accuracy or ndcg@10, in the order in which they are shown. */
   readonly values: Readonly<Record<string, number>>;
-  /** Of a classifier, in the order of its labels. */
+  /** A classifier's, in the order of its labels. */
   readonly classes?: readonly ClassFigures[] | undefined;
   /** With one label a text: the texts by their label (rows) and the one that they were given. */
   readonly confusion?: readonly (readonly number[])[] | undefined;

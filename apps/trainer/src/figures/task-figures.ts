@@ -2,7 +2,7 @@
 // it: the same ones on each rank, whatever the number of ranks is.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import type { ClassHead } from '../model/task-head.js';
+import type { ClassHead } from '../task/task-head.js';
 import { confusionFigures, severalFigures } from './class-figures.js';
 import type { Figures, Judged } from './figures.js';
 import { placesOf, rankingFigures } from './ranking-figures.js';

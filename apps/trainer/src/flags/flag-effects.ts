@@ -4,8 +4,8 @@
 import { formatOf } from '../data/data-source.js';
 import { kindOf } from '../device-choice.js';
 import { UsageError } from '../errors.js';
-import { numBlocks } from '../model/text-config.js';
 import type { RunConfig } from '../run-config.js';
+import { numBlocks } from '../task/text-config.js';
 import { keyOf } from './flag.js';
 import { type AppliesTo, FLAG_NAMES, FLAGS, type Flags } from './train-flags.js';
 

@@ -10,23 +10,21 @@ import { isGgufFile } from '../files/gguf-model.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findWeights, withModelState } from '../model/model-directory.js';
-import { requireHead, resolveHead, type TaskHead } from '../model/task-head.js';
-import { languageConfig } from '../model/text-config.js';
-import { configFor, readAdapterClasses, readTextModel, usualTask } from '../model/text-model.js';
+import {
+  configFor,
+  readAdapterClasses,
+  readTextModel,
+  requireHead,
+  usualTask,
+} from '../model/text-model.js';
 import { DeviceHost } from '../rank/device-host.js';
-import {
-  COMPUTE_DTYPES,
-  loadWeights,
-  type ModelChoice,
-  putBaseAtRest,
-} from '../rank/strategies/model-parts.js';
-import {
-  type Body,
-  deferredBody,
-  type TaskModule,
-  withHead,
-} from '../rank/strategies/task-model.js';
+import type { TaskModule } from '../rank/objectives/objective.js';
+import { COMPUTE_DTYPES, type ModelChoice } from '../rank/strategies/model-choice.js';
+import { loadWeights, putBaseAtRest } from '../rank/strategies/model-parts.js';
+import { type Body, deferredBody, withHead } from '../rank/strategies/task-model.js';
 import type { Precision } from '../run-config.js';
+import { resolveHead, type TaskHead } from '../task/task-head.js';
+import { languageConfig } from '../task/text-config.js';
 import type { OpenFlags } from './generate-flags.js';
 
 /** A model in evaluation mode, with frozen weights. */

@@ -4,7 +4,7 @@ import { generate, KeyValueCache, NnConfigError, nextLogits } from '@shardweave/
 import { tokenizerName } from '../config/resolve-config.js';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
-import { longestTextRow } from '../model/text-config.js';
+import { longestTextRow } from '../task/text-config.js';
 import type { GenerateFlags } from './generate-flags.js';
 import {
   explainBudget,

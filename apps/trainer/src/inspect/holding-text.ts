@@ -2,9 +2,9 @@
 
 import type { LoraConfig } from '@shardweave/nn';
 import { formatBytes, formatCount } from '../format.js';
-import type { TextConfig } from '../model/text-config.js';
 import { shapeText } from '../output/header.js';
 import { isModelAlone } from '../saves/saved-run.js';
+import type { TextConfig } from '../task/text-config.js';
 import {
   type AdapterHolding,
   elementsOf,

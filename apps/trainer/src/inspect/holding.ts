@@ -29,8 +29,8 @@ import {
   readModelConfig,
   withModelState,
 } from '../model/model-directory.js';
-import { countParameters, type TextConfig } from '../model/text-config.js';
 import type { SavedRun } from '../saves/saved-run.js';
+import { countParameters, type TextConfig } from '../task/text-config.js';
 
 export interface TensorRow {
   readonly name: string;

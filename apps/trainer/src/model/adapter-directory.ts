@@ -28,7 +28,7 @@ export const ADAPTER_FILES = {
   weights: 'adapter_model.safetensors',
 } as const;
 
-/** What is trained whole beside adapters: a classifier's head, and the pooler that it begins with. */
+/** What is trained whole beside adapters: a classifier's head, and the pooler before it. */
 const WHOLE = { modulesToSave: ['classifier', 'score', 'pooler'] } as const;
 /** Says the labels of a classifier beside its adapters, as it would beside its weights. */
 export const CLASSES_FILE = 'config.json';

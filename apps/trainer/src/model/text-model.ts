@@ -6,28 +6,17 @@ import { join } from 'node:path';
 import { type LazyTensor, parseModelConfig } from '@shardweave/nn';
 import {
   openSequenceClassifier,
-  type ProblemType,
   parseEncoderConfig,
   parseSequenceClassifierConfig,
-  type SentenceTransformersConfig,
 } from '@shardweave/nn/embedding';
 import { UsageError } from '../errors.js';
 import { withModelFiles } from '../files/file-source.js';
 import { isGgufFile } from '../files/gguf-model.js';
+import type { OwnHead, TaskHead } from '../task/task-head.js';
+import { isEncoder, type TextConfig } from '../task/text-config.js';
 import { CLASSES_FILE } from './adapter-directory.js';
 import { readEmbedder, readModelKind, withEncoder } from './encoder-directory.js';
 import { CONFIG_FILE, explainModel, readModelConfig, withModelState } from './model-directory.js';
-import type { TaskHead } from './task-head.js';
-import { isEncoder, type TextConfig } from './text-config.js';
-
-/** What the files of a model say of the head that it has been trained with. */
-export interface OwnHead {
-  /** How sentence-transformers makes an embedding. */
-  readonly sentence?: SentenceTransformersConfig | undefined;
-  readonly classes?:
-    | { readonly labels: readonly string[]; readonly problemType?: ProblemType | undefined }
-    | undefined;
-}
 
 export interface TextModel {
   readonly config: TextConfig;
@@ -82,6 +71,26 @@ export function usualTask(config: TextConfig, { classes, sentence }: OwnHead): T
     return classes.labels.length === 1 ? 'rerank' : 'classify';
   }
   return sentence !== undefined || isEncoder(config) ? 'embed' : 'lm';
+}
+
+/**
+ * Refuses a task whose head is in no files, because a model that is not trained has no other.
+ * @param own what the model's files say of theirs
+ * @throws {UsageError} for a classifier or a reranker that is none
+ */
+export function requireHead(task: TaskHead['kind'], model: string, { classes }: OwnHead): void {
+  const count = classes?.labels.length ?? 0;
+  const expected =
+    task === 'classify' && count === 0
+      ? 'a classifier, which has labels'
+      : task === 'rerank' && count !== 1
+        ? 'a reranker, which has one label'
+        : undefined;
+  if (expected !== undefined) {
+    throw new UsageError(
+      `--task ${task}: expected ${expected}, got ${model} with ${count === 0 ? 'none' : count}. Train one with shardweave train --task ${task}.`,
+    );
+  }
 }
 
 /**

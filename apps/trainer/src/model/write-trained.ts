@@ -13,10 +13,10 @@ import type { FilePieces } from '../files/write-file.js';
 import { hubNameOf } from '../hub/hub-name.js';
 import { parseModelName } from '../hub/model-name.js';
 import type { RunConfig } from '../run-config.js';
+import type { EmbedHead } from '../task/task-head.js';
+import { isEncoder, languageConfig, widthOf } from '../task/text-config.js';
 import { adapterFiles } from './adapter-directory.js';
 import type { ModelState } from './model-directory.js';
-import type { EmbedHead } from './task-head.js';
-import { isEncoder, languageConfig, widthOf } from './text-config.js';
 
 /** What has been trained, or at least its names, dtypes and shapes. */
 export interface TrainedModel {

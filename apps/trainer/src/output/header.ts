@@ -5,11 +5,11 @@ import { numMicroSteps } from '../data/row-order.js';
 import type { SaveEvery } from '../flags/flag-kinds.js';
 import { formatBytes, formatCount } from '../format.js';
 import { hubNameOf } from '../hub/hub-name.js';
-import type { ClassHead, EmbedHead } from '../model/task-head.js';
-import { countParameters, isEncoder, type TextConfig } from '../model/text-config.js';
 import { libraryOf } from '../numeric-class.js';
 import type { RankReady } from '../rank/events.js';
 import type { LoraRun, RunConfig } from '../run-config.js';
+import type { ClassHead, EmbedHead } from '../task/task-head.js';
+import { countParameters, isEncoder, type TextConfig } from '../task/text-config.js';
 
 /** Beyond it a model that is tuned remembers its data rather than learns from it. */
 const MANY_EPOCHS = 20;

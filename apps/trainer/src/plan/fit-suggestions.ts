@@ -2,8 +2,8 @@
 // suggestion is tried by a dry run before it is printed.
 
 import { numMicroSteps } from '../data/row-order.js';
-import { numBlocks } from '../model/text-config.js';
 import type { RunConfig, StrategyName } from '../run-config.js';
+import { numBlocks } from '../task/text-config.js';
 
 /** A run with other flags. */
 export interface Way {

@@ -2,7 +2,7 @@
 
 import type { BackendInfo, MemoryBytes, TraceEvent } from '@shardweave/tensor-core';
 import type { DataSize } from '../data/dataset.js';
-import type { TaskHead } from '../model/task-head.js';
+import type { TaskHead } from '../task/task-head.js';
 import type { CommTimes } from './comm-watch.js';
 import type { CommCounts } from './step/comm-counter.js';
 import type { PhaseBytes } from './step/phase-memory.js';

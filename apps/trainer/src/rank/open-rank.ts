@@ -15,7 +15,7 @@ import type { DeviceHost } from './device-host.js';
 import type { EmitRankEvent } from './events.js';
 import { measureProducts } from './measure-products.js';
 import type { OpenedStores } from './step/opened-stores.js';
-import { COMPUTE_DTYPES } from './strategies/model-parts.js';
+import { COMPUTE_DTYPES } from './strategies/model-choice.js';
 import { openRankGroups } from './strategies/open-strategy.js';
 import type { RankGroups, TaskStrategy } from './strategies/strategy.js';
 

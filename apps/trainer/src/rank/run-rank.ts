@@ -1,7 +1,7 @@
 // One rank from start to end, as docs/architecture.md tells it: its device, groups and model, what
 // it goes on from, its steps with their saves, and what they leave.
 
-import { openData } from '../data/dataset.js';
+import { openData } from '../data/open-data.js';
 import { checkRank } from '../plan/check-run.js';
 import type { RunSaves } from '../saves/run-saves.js';
 import { emitTrace, leaveResults } from './leave-results.js';

@@ -12,9 +12,9 @@ import {
 } from '@shardweave/nn';
 import { byteSize, type Device } from '@shardweave/tensor-core';
 import type { Tokenizer } from '../data/tokenizer.js';
-import { countParameters } from '../model/text-config.js';
 import type { RunConfig } from '../run-config.js';
-import { COMPUTE_DTYPES } from './strategies/model-parts.js';
+import { countParameters } from '../task/text-config.js';
+import { COMPUTE_DTYPES } from './strategies/model-choice.js';
 import type { TextModel } from './strategies/strategy.js';
 
 /** The most tokens: a paragraph of bytes, or a longer one of words. */

@@ -4,11 +4,8 @@ import type { Save } from '@shardweave/checkpoint';
 import type { LazyTensor, WeightsDType } from '@shardweave/nn';
 import { cpuInfo, createDryBackend, Device } from '@shardweave/tensor-core';
 import { UsageError } from '../errors.js';
-import {
-  deferredModel,
-  type ModelChoice,
-  trainedParameters,
-} from '../rank/strategies/model-parts.js';
+import type { ModelChoice } from '../rank/strategies/model-choice.js';
+import { deferredModel, trainedParameters } from '../rank/strategies/model-parts.js';
 
 /**
  * What the run trained, in the order of its model, because ranks save in an order of their own. A

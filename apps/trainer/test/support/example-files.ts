@@ -4,8 +4,8 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { newFolder } from '../../../../tooling/test-kit/folders.ts';
 import { type ExampleBatch, type Examples, openExamples } from '../../src/data/example-data.js';
+import { headOf } from '../../src/data/known-labels.js';
 import { prepareTokens } from '../../src/data/prepare-tokens.js';
-import { headOf } from '../../src/model/task-head.js';
 import { type EncoderFiles, encoderFiles, writeFiles } from './encoder-files.js';
 import { configOf } from './jsonl-data.js';
 

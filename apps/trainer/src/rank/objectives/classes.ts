@@ -9,7 +9,7 @@ import { affine, type Tensor } from '@shardweave/tensor-core';
 import type { ExampleBatch } from '../../data/example-data.js';
 import { rowLengthOf } from '../../data/row-length.js';
 import type { OnJudged } from '../../figures/figures.js';
-import type { ClassHead } from '../../model/task-head.js';
+import type { ClassHead } from '../../task/task-head.js';
 import { backwardOf, type ObjectiveOptions } from './language.js';
 import type { BackwardOptions, Objective } from './objective.js';
 

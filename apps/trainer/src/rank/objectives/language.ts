@@ -3,8 +3,7 @@
 import { type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import type { MicroBatch } from '../../data/dataset.js';
 import type { RunConfig } from '../../run-config.js';
-import type { TaskModule } from '../strategies/task-model.js';
-import type { BackwardOptions, Objective } from './objective.js';
+import type { BackwardOptions, Objective, TaskModule } from './objective.js';
 
 export interface ObjectiveOptions {
   readonly device: Device;

@@ -1,9 +1,14 @@
 // The seam for what tasks do differently with a batch: what the loss is, and how its gradients come
 // about. Everything above it trains and evaluates in one way.
 
+import type { Module } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { OnJudged } from '../../figures/figures.js';
 import type { StepPhase } from '../step/phase-memory.js';
+
+/** What is trained: called as its task's objective does. */
+// biome-ignore lint/suspicious/noExplicitAny: the arguments of any task
+export type TaskModule = Module<any, Tensor>;
 
 export interface BackwardOptions {
   /** The factor of the sum of losses before its gradients are taken. */

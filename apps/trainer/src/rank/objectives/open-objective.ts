@@ -1,5 +1,5 @@
-import { isEncoder } from '../../model/text-config.js';
 import type { RunConfig } from '../../run-config.js';
+import { isEncoder } from '../../task/text-config.js';
 import { ClassObjective } from './classes.js';
 import { LanguageObjective } from './language.js';
 import type { Objective } from './objective.js';

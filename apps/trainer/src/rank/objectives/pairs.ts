@@ -1,6 +1,7 @@
 // The losses of an embedder: of pairs among all pairs of the step, over all ranks, or of pairs with
 // scores.
 
+import type { ProcessGroup } from '@shardweave/collectives';
 import {
   cachedInfoNce,
   cosineSimilarityLoss,
@@ -12,14 +13,13 @@ import { affine, cat, slice, type Tensor } from '@shardweave/tensor-core';
 import type { ExampleBatch } from '../../data/example-data.js';
 import { rowLengthOf } from '../../data/row-length.js';
 import type { RunConfig } from '../../run-config.js';
-import type { RankGroups } from '../strategies/strategy.js';
 import { backwardOf, type ObjectiveOptions } from './language.js';
 import type { BackwardOptions, Objective } from './objective.js';
 
 export interface PairOptions extends ObjectiveOptions {
   readonly config: Pick<RunConfig, 'temperature' | 'chunkSize' | 'matryoshkaDims' | 'seq'>;
   /** The group that reduces gradients gathers embeddings before them. */
-  readonly groups: Pick<RankGroups, 'reduce'>;
+  readonly groups: { readonly reduce: ProcessGroup };
 }
 
 /** The texts of a batch by what they are. */

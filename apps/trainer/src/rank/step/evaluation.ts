@@ -9,6 +9,7 @@ import { embeddingFigures } from '../../figures/embedding-figures.js';
 import type { Figures, Judged, OnJudged } from '../../figures/figures.js';
 import { scoreboardOf } from '../../figures/task-figures.js';
 import type { RunConfig } from '../../run-config.js';
+import type { TaskModule } from '../objectives/objective.js';
 import type { TaskStrategy } from '../strategies/strategy.js';
 import { sumOverRanks } from '../strategies/sum-over-ranks.js';
 
@@ -53,13 +54,15 @@ export async function evaluate(options: EvaluationOptions): Promise<Evaluated | 
     return { loss, figures: await board!.figures(group) };
   }
   const { module } = strategy;
+  const parts = { device, module, group, config, head, data: examples };
+  return { loss, figures: await evaluating(module, () => embeddingFigures(parts)) };
+}
+
+/** Runs `body` with dropout off. */
+async function evaluating<T>(module: TaskModule, body: () => Promise<T>): Promise<T> {
   module.eval();
   try {
-    const figures = await embeddingFigures({
-      ...{ device, module, group, config, head },
-      data: examples,
-    });
-    return { loss, figures };
+    return await body();
   } finally {
     module.train();
   }
@@ -97,11 +100,10 @@ async function meanLoss(
   const { module, objective } = strategy;
   let own = 0;
   let numTargets = 0;
-  module.eval();
-  try {
+  const isWhole = await evaluating(module, async () => {
     for (let step = first; step < end; step++) {
       if ((await isGivenUp?.()) === true) {
-        return undefined;
+        return false;
       }
       numTargets += await data.numTargets(step);
       for (let microStep = 0; microStep < data.numMicroSteps; microStep++) {
@@ -114,8 +116,10 @@ async function meanLoss(
       }
       onStep?.(step + 1, end);
     }
-  } finally {
-    module.train();
+    return true;
+  });
+  if (!isWhole) {
+    return undefined;
   }
   return (await sumOverRanks(own, group, 'valid loss')) / numTargets;
 }

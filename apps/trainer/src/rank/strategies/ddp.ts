@@ -4,7 +4,8 @@
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { packParameters } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
-import { adamW, bytesOf, COMPUTE_DTYPES, trainedParameters, wholeModel } from './model-parts.js';
+import { COMPUTE_DTYPES } from './model-choice.js';
+import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
 export async function openDdp(options: StrategyOptions): Promise<Strategy> {

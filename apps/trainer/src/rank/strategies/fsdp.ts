@@ -7,9 +7,10 @@ import type { Module } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
+import type { TaskModule } from '../objectives/objective.js';
+import { COMPUTE_DTYPES } from './model-choice.js';
 import {
   adamW,
-  COMPUTE_DTYPES,
   checkpointBlocks,
   loadWeights,
   restingModel,
@@ -18,7 +19,7 @@ import {
 import { type Rest, withRest } from './open-rest.js';
 import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
 import { sumOverRanks } from './sum-over-ranks.js';
-import { blocksOf, bodyOf, type TaskModule } from './task-model.js';
+import { blocksOf, bodyOf } from './task-model.js';
 
 export function openFsdp(options: StrategyOptions): Promise<Strategy> {
   const { config, groups, openStore } = options;

@@ -17,24 +17,10 @@ import { ggufBlockTypes, isGgufFile } from '../../files/gguf-model.js';
 import { withAdapterState } from '../../model/adapter-directory.js';
 import { isOfHead, withTaskState } from '../../model/text-model.js';
 import type { BaseType, RunConfig } from '../../run-config.js';
+import type { TaskModule } from '../objectives/objective.js';
+import { isNumbers, type ModelChoice } from './model-choice.js';
 import type { StrategyOptions } from './strategy.js';
-import {
-  type Body,
-  blocksOf,
-  bodyOf,
-  deferredBody,
-  type TaskModule,
-  withHead,
-} from './task-model.js';
-
-/** The part of a run's config that decides its model and the model's first values. */
-export type ModelChoice = Pick<
-  RunConfig,
-  'model' | 'modelConfig' | 'head' | 'lora' | 'precision' | 'seed'
->;
-
-/** The dtype of products for each precision. */
-export const COMPUTE_DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
+import { type Body, blocksOf, bodyOf, deferredBody, withHead } from './task-model.js';
 
 /** The run's model, with its adapters where it has them; values come later. */
 export function deferredModel(device: Device, choice: ModelChoice): TaskModule {
@@ -93,11 +79,6 @@ async function quantizeAs(
   if (kept.size > 0) {
     await quantizeBase(model, { type: 'q8_0', select: (path) => kept.get(path) });
   }
-}
-
-/** Whether a base of the type rests as numbers, and not in blocks. */
-export function isNumbers(type: BaseType | undefined): type is 'f32' | 'f16' | 'bf16' {
-  return type === 'f32' || type === 'f16' || type === 'bf16';
 }
 
 /** The model's trained parameters: all of them, or adapters. */

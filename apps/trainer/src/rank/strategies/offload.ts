@@ -5,14 +5,8 @@ import { materialize } from '@shardweave/nn/flat';
 import { OffloadModel } from '@shardweave/offload';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { RunConfig } from '../../run-config.js';
-import {
-  adamW,
-  bytesOf,
-  COMPUTE_DTYPES,
-  loadWeights,
-  restingBody,
-  trainedParameters,
-} from './model-parts.js';
+import { COMPUTE_DTYPES } from './model-choice.js';
+import { adamW, bytesOf, loadWeights, restingBody, trainedParameters } from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 import { withHead } from './task-model.js';

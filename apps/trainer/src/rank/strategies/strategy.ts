@@ -6,8 +6,7 @@ import type { AdamW, Module, StepOptions, TokenArgs } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
-import type { Objective } from '../objectives/objective.js';
-import type { TaskModule } from './task-model.js';
+import type { Objective, TaskModule } from '../objectives/objective.js';
 
 /** One rank's model with its optimizer. All ranks make the collective calls alike. */
 export interface Strategy {

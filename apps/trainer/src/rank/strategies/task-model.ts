@@ -2,19 +2,16 @@
 
 import { applyLora, type Module, makeModel, NnConfigError } from '@shardweave/nn';
 import { EmbeddingModel, Encoder, SequenceClassifier, TokenModel } from '@shardweave/nn/embedding';
-import type { Device, Tensor } from '@shardweave/tensor-core';
+import type { Device } from '@shardweave/tensor-core';
 import { UsageError } from '../../errors.js';
-import { isEncoder, numBlocks, type TextConfig } from '../../model/text-config.js';
-import type { ModelChoice } from './model-parts.js';
-import { COMPUTE_DTYPES, isNumbers } from './model-parts.js';
+import { isEncoder, numBlocks, type TextConfig } from '../../task/text-config.js';
+import type { TaskModule } from '../objectives/objective.js';
+import type { ModelChoice } from './model-choice.js';
+import { COMPUTE_DTYPES, isNumbers } from './model-choice.js';
 
 /** A transformer without a task's head. */
 // biome-ignore lint/suspicious/noExplicitAny: a language model's arguments, or an encoder's
 export type Body = TokenModel<TextConfig, any>;
-
-/** What is trained: called as its task's objective does. */
-// biome-ignore lint/suspicious/noExplicitAny: the arguments of any task
-export type TaskModule = Module<any, Tensor>;
 
 /** The labels of a classifier before anybody has read the data: as many as there are at least. */
 const UNKNOWN_LABELS = ['0', '1'];

@@ -2,11 +2,7 @@
 // travels to rank processes and into saves.
 
 import type { Pooling, ProblemType, SentenceTransformersConfig } from '@shardweave/nn/embedding';
-import { TokenFile } from '../data/token-file.js';
-import { UsageError } from '../errors.js';
-import type { RunConfig, TokenFiles } from '../run-config.js';
 import { isEncoder, type TextConfig } from './text-config.js';
-import type { OwnHead } from './text-model.js';
 
 export interface EmbedHead
   extends Pick<SentenceTransformersConfig, 'prompts' | 'similarity' | 'maxSeqLength'> {
@@ -24,6 +20,15 @@ export interface ClassHead {
 
 export type TaskHead = { readonly kind: 'lm' } | EmbedHead | ClassHead;
 
+/** What the files of a model say of the head that it has been trained with. */
+export interface OwnHead {
+  /** How sentence-transformers makes an embedding. */
+  readonly sentence?: SentenceTransformersConfig | undefined;
+  readonly classes?:
+    | { readonly labels: readonly string[]; readonly problemType?: ProblemType | undefined }
+    | undefined;
+}
+
 /** The only label of a new reranker; its logit's sigmoid is how likely a document answers a query. */
 const RELEVANCE: Pick<ClassHead, 'labels' | 'problemType'> = {
   labels: ['LABEL_0'],
@@ -35,7 +40,7 @@ const RELEVANCE: Pick<ClassHead, 'labels' | 'problemType'> = {
  * @param own what the model's files say of theirs
  */
 export function resolveHead(
-  { task, pooling }: Pick<RunConfig, 'task'> & { readonly pooling: Pooling | undefined },
+  { task, pooling }: { readonly task: TaskHead['kind']; readonly pooling: Pooling | undefined },
   modelConfig: TextConfig,
   own: OwnHead,
 ): TaskHead {
@@ -66,53 +71,6 @@ export function resolveHead(
 }
 
 /**
- * Refuses a task whose head is in no files, because a model that is not trained has no other.
- * @param own what the model's files say of theirs
- * @throws {UsageError} for a classifier or a reranker that is none
- */
-export function requireHead(task: TaskHead['kind'], model: string, { classes }: OwnHead): void {
-  const count = classes?.labels.length ?? 0;
-  const expected =
-    task === 'classify' && count === 0
-      ? 'a classifier, which has labels'
-      : task === 'rerank' && count !== 1
-        ? 'a reranker, which has one label'
-        : undefined;
-  if (expected !== undefined) {
-    throw new UsageError(
-      `--task ${task}: expected ${expected}, got ${model} with ${count === 0 ? 'none' : count}. Train one with shardweave train --task ${task}.`,
-    );
-  }
-}
-
-/**
- * The head of a run whose data have been read: a classifier keeps the labels of its files where the
- * data have no other ones.
- */
-export async function headOf(head: TaskHead, { train }: TokenFiles): Promise<TaskHead> {
-  if (head.kind !== 'classify') {
-    return head;
-  }
-  await using file = await TokenFile.open(train);
-  const { labels, kind } = file.index.examples!;
-  const isKnown =
-    head.labels.length > 0 && labels.every((label) => labelId(label, head.labels) !== undefined);
-  const [least, expected] = kind === 'one label' ? [2, 'two labels'] : [1, 'a label'];
-  if (!isKnown && labels.length < least) {
-    const got = labels.length === 0 ? 'none' : `${labels[0]} alone`;
-    throw new UsageError(
-      `--data: expected ${expected} or more, got ${got}. A classifier learns to tell texts apart.`,
-    );
-  }
-  return {
-    kind: 'classify',
-    labels: isKnown ? head.labels : inOrder(labels),
-    problemType:
-      kind === 'several labels' ? 'multi_label_classification' : 'single_label_classification',
-  };
-}
-
-/**
  * The id of a label by its name or, where a data set has numbers in place of names, by that number.
  * Of labels that are numbers themselves, such as stars from 1 to 5, another number is none.
  */
@@ -123,10 +81,4 @@ export function labelId(label: string, labels: readonly string[]): number | unde
   }
   const isId = /^(0|[1-9]\d*)$/.test(label) && !labels.some((name) => /^-?\d+$/.test(name));
   return isId && Number(label) < labels.length ? Number(label) : undefined;
-}
-
-/** Names in the order of the alphabet, and numbers in theirs, whatever line comes first. */
-function inOrder(labels: readonly string[]): string[] {
-  const isNumeric = labels.every((label) => /^-?\d+$/.test(label));
-  return [...labels].sort((a, b) => (isNumeric ? Number(a) - Number(b) : a < b ? -1 : 1));
 }
