@@ -7,7 +7,7 @@ import { HubUnreachableError } from '../hub/hub-errors.js';
 import type { HubOptions } from '../hub/hub-model.js';
 import { type HubName, isCommit } from '../hub/hub-name.js';
 import { isModelName, type ModelName, modelNameText, parseModelName } from '../hub/model-name.js';
-import { ADAPTER_FILES, hubBaseOf } from '../model/adapter-directory.js';
+import { ADAPTER_FILES, CLASSES_FILE, hubBaseOf } from '../model/adapter-directory.js';
 import { isPresetName } from '../model/presets.js';
 import { keptValue, type ResumeFlags } from './kept-value.js';
 import { type DownloadStreams, showDownloads } from './show-downloads.js';
@@ -114,7 +114,8 @@ function nameOf(key: Key, flags: ModelFlags): ModelName | undefined {
 async function find(key: Key, name: ModelName, options: HubOptions): Promise<string> {
   if (key === 'adapter') {
     const { hubAdapter } = await import('../hub/hub-adapter.js');
-    return await hubAdapter(name, Object.values(ADAPTER_FILES), options);
+    const names = { needed: Object.values(ADAPTER_FILES), other: [CLASSES_FILE] };
+    return await hubAdapter(name, names, options);
   }
   const { hubModel } = await import('../hub/hub-model.js');
   return await hubModel(name, options);

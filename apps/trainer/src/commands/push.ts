@@ -145,7 +145,9 @@ function requireKind(
     );
   }
   const other = kind === 'adapter' ? 'config.json' : 'adapter_config.json';
-  if (target.files.includes(other)) {
+  // The adapters of a classifier have a config.json, too, which says its labels.
+  const isSame = kind === 'adapter' && target.files.includes('adapter_config.json');
+  if (!isSame && target.files.includes(other)) {
     const [has, left] =
       kind === 'adapter' ? ['a model', 'adapters'] : ['adapters', 'a whole model'];
     throw new UsageError(

@@ -6,17 +6,21 @@ import { downloadAll, findRepo, listRepo, type RepoCommit, type RepoOptions } fr
 
 /**
  * Finds adapters in PEFT's layout, and downloads them; resolves to the directory of their files.
- * @param names those of the files, all of which must be there
+ * @param names.needed those of the files that must be there
+ * @param names.other those that are downloaded where they are there
  * @throws what findRepo does
  */
 export async function hubAdapter(
   name: HubName,
-  names: readonly string[],
+  { needed, other }: { readonly needed: readonly string[]; readonly other: readonly string[] },
   options: RepoOptions,
 ): Promise<string> {
   const { repo, revision = 'main' } = name;
-  const hasAll = ({ cached, commit }: RepoCommit) =>
-    names.every((file) => cached.has(commit, file));
+  const hasAll = ({ cached, commit }: RepoCommit) => {
+    const listing = cached.listing(commit);
+    const known = other.filter((file) => listing?.has(file));
+    return [...needed, ...known].every((file) => cached.has(commit, file));
+  };
   return await findRepo(
     name,
     {
@@ -27,11 +31,11 @@ export async function hubAdapter(
       isWhole: (at) => at.cached.listing(at.commit) !== undefined && hasAll(at),
       download: async (at, client) => {
         const files = await listRepo(at, client);
-        const own = files.filter(({ path }) => names.includes(path));
-        const missing = names.find((file) => own.every(({ path }) => path !== file));
+        const own = files.filter(({ path }) => needed.includes(path) || other.includes(path));
+        const missing = needed.find((file) => own.every(({ path }) => path !== file));
         if (missing !== undefined) {
           throw new UsageError(
-            `--adapter: expected ${names.join(' and ')} in ${repo}, got no ${missing}. Name a repository of adapters; a whole model is a --model.`,
+            `--adapter: expected ${needed.join(' and ')} in ${repo}, got no ${missing}. Name a repository of adapters; a whole model is a --model.`,
           );
         }
         await downloadAll(own, at, { ...options, client });

@@ -1,6 +1,5 @@
 // A model on disk for any task: a language model or an encoder, with what its files say of a head.
 
-import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type LazyTensor, parseModelConfig } from '@shardweave/nn';
@@ -57,7 +56,8 @@ export async function readTextModel(directory: string): Promise<TextModel> {
  */
 export async function readAdapterClasses(directory: string): Promise<OwnHead['classes']> {
   const path = join(directory, CLASSES_FILE);
-  if (!existsSync(path)) {
+  // Other programs leave the base's config.json beside adapters of any kind.
+  if ((await readModelKind(directory)).classifier === undefined) {
     return undefined;
   }
   return await explainModel(path, async () =>

@@ -7,6 +7,7 @@ import { RUN_FILES } from '../files/run-files.js';
 import { isDataName, parseDataName } from '../hub/data-name.js';
 import type { License } from '../hub/hub-push.js';
 import type { StepLine } from '../output/run-records.js';
+import { hubFields, usageLines } from './card-usage.js';
 import { baseNameOf } from './public-text.js';
 import type { PushedRun } from './pushed-run.js';
 
@@ -39,6 +40,7 @@ export function modelCard(run: PushedRun, options: CardOptions): string {
     table(['', ''], trainingRows(run, options)),
     '## Losses',
     ...losses(run),
+    ...figures(run),
     '## The same run again',
     again(run),
     `Pushed by shardweave ${options.version} under Node ${process.versions.node}.`,
@@ -60,8 +62,7 @@ function frontMatter(run: PushedRun, { license, ggufs }: CardOptions): object {
     ...license,
     ...base,
     ...(datasets.length > 0 && { datasets: [...new Set(datasets)] }),
-    library_name: isAdapter ? 'peft' : 'transformers',
-    pipeline_tag: 'text-generation',
+    ...hubFields(run),
     tags: ['shardweave', ...(isAdapter ? ['lora'] : []), ...(ggufs.length > 0 ? ['gguf'] : [])],
   };
 }
@@ -89,24 +90,10 @@ function isFromNothing({ base, header, config }: PushedRun): boolean {
 }
 
 /** How what is there is used, as far as that can be said by names that anybody can load. */
-function usage({ base, kind }: PushedRun, { repo, ggufs }: CardOptions): string[] {
-  const lines =
-    kind === 'model'
-      ? ['```sh', `npx shardweave generate --model ${repo} --prompt 'Once'`, '```']
-      : base === undefined
-        ? []
-        : [
-            '```sh',
-            `npx shardweave generate --model ${base.repo} --adapter ${repo} --prompt 'Once'`,
-            '```',
-            '',
-            '```python',
-            'from peft import AutoPeftModelForCausalLM',
-            `model = AutoPeftModelForCausalLM.from_pretrained("${repo}")`,
-            '```',
-          ];
+function usage(run: PushedRun, { repo, ggufs }: CardOptions): string[] {
+  const lines = usageLines(run, repo);
   const files = ggufs.map(code).join(', ');
-  const ofBase = kind === 'adapter' ? ', beside a GGUF of the base' : '';
+  const ofBase = run.kind === 'adapter' ? ', beside a GGUF of the base' : '';
   return [
     ...(lines.length === 0 ? [] : [lines.join('\n')]),
     ...(ggufs.length === 0 ? [] : [`${files}: for llama.cpp and ollama${ofBase}.`]),
@@ -121,6 +108,7 @@ function trainingRows(run: PushedRun, { hashes }: CardOptions): Row[] {
   const rows: (readonly [string, string | undefined])[] = [
     [isFromNothing(run) ? 'shape' : 'base', code(baseName)],
     ['commit of the base', base?.revision && code(base.revision)],
+    ['task', header.get('task')],
     ['adapters', run.kind === 'adapter' ? loraText(run) : undefined],
     ['data', dataText(data ?? NOVEL, header.get('data'), hashes.get('data'))],
     ['evaluated on', validText(config, header.get('valid'), valid && hashes.get('valid'))],
@@ -204,6 +192,22 @@ function losses({ steps, summary }: PushedRun): string[] {
       ]),
     ),
   ];
+}
+
+/** What a task is judged by beside its loss: at first, at best and in the end. */
+function figures({ steps, summary }: PushedRun): string[] {
+  const evaluated = steps.filter((line) => line.figures !== undefined);
+  const best = evaluated.find(({ step }) => step === summary?.final?.best?.step);
+  const shown = new Set([evaluated.at(0), best, evaluated.at(-1)]);
+  const rows = [...shown].filter((line) => line !== undefined).sort((a, b) => a.step - b.step);
+  if (rows.length === 0) {
+    return [];
+  }
+  const names = Object.keys(rows[0]!.figures!);
+  const cells = rows.map(({ step, figures: own }) => [
+    ...[String(step), ...names.map((name) => formatLoss(own![name]))],
+  ]);
+  return ['## Figures', table(['step', ...names], cells)];
 }
 
 /** Some of the steps at equal distances, the first and the last among them, each once. */

@@ -10,14 +10,16 @@ import { isWeightsFile } from '@shardweave/nn';
 import { TOKENIZER_FILES } from '../data/hub-tokenizer.js';
 import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../files/run-files.js';
+import { poolingFile, SENTENCE_FILES } from '../files/sentence-files.js';
 import type { PushFile } from '../hub/hub-push.js';
-import { ADAPTER_FILES } from '../model/adapter-directory.js';
+import { ADAPTER_FILES, CLASSES_FILE } from '../model/adapter-directory.js';
 import { lossChart } from '../output/loss-chart.js';
 import { type PublicConfig, publicModelfile, withoutPaths } from './public-text.js';
 import type { PushedRun } from './pushed-run.js';
 
 const CONFIG_FILE = 'config.json';
-const KEPT: ReadonlySet<string> = new Set([CONFIG_FILE, ...TOKENIZER_FILES]);
+const KEPT: ReadonlySet<string> = new Set([CONFIG_FILE, ...TOKENIZER_FILES, ...SENTENCE_FILES]);
+const KEPT_OF_ADAPTERS: readonly string[] = [...Object.values(ADAPTER_FILES), CLASSES_FILE];
 /** The tokenizer has no paths, and is the one text that is large. */
 const UNREAD = 'tokenizer.json';
 /** The points of a picture, which is 700 pixels wide. */
@@ -27,7 +29,7 @@ const GGUF = '.gguf';
 /** Whether a push of a kind writes the file of that name, and removes it where it has none. */
 export function isResultFile(name: string, kind: PushedRun['kind']): boolean {
   return kind === 'adapter'
-    ? Object.values<string>(ADAPTER_FILES).includes(name)
+    ? KEPT_OF_ADAPTERS.includes(name)
     : KEPT.has(name) || isWeightsFile(name);
 }
 
@@ -40,7 +42,9 @@ export async function pushedFiles(
   { ggufs, config }: { readonly ggufs: readonly string[]; readonly config: PublicConfig },
 ): Promise<PushFile[]> {
   const names = readdirSync(run.path).filter((name) => isResultFile(name, run.kind));
-  const results = names.map((name) => resultFile(join(run.path, name)));
+  // The one file of a result that has a folder, which an embedder's own files name.
+  const pooling = run.kind === 'model' ? (poolingFile(run.path) ?? []) : [];
+  const results = [names, pooling].flat().map((name) => resultFile(run.path, name));
   const inRun = readdirSync(run.directory).filter((name) => name.endsWith(GGUF));
   const paths = [...inRun.map((name) => join(run.directory, name)), ...ggufs];
   const files = await Promise.all([...results, ...paths.map((path) => ggufFiles(path, run))]);
@@ -82,8 +86,9 @@ export async function dataHashes(
   return hashes;
 }
 
-async function resultFile(path: string): Promise<PushFile> {
-  const name = basename(path);
+/** @param name its path below `directory`, by `/` */
+async function resultFile(directory: string, name: string): Promise<PushFile> {
+  const path = join(directory, name);
   if (name.endsWith('.json') && name !== UNREAD) {
     const text = await readFile(path, 'utf8');
     const own = withoutPaths(text);
@@ -91,7 +96,7 @@ async function resultFile(path: string): Promise<PushFile> {
       return textFile(name, own);
     }
   }
-  return diskFile(path);
+  return diskFile(path, name);
 }
 
 /** A GGUF and, where there is one, the Modelfile that the command `gguf` writes beside it. */
@@ -121,8 +126,8 @@ async function requireGguf(path: string): Promise<void> {
   );
 }
 
-function diskFile(path: string): PushFile {
-  return { path: basename(path), content: pathToFileURL(path), byteLength: statSync(path).size };
+function diskFile(path: string, name = basename(path)): PushFile {
+  return { path: name, content: pathToFileURL(path), byteLength: statSync(path).size };
 }
 
 /** The picture of the losses, of which a long run has some. */

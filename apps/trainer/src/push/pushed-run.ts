@@ -9,13 +9,20 @@ import { RUN_FILES } from '../files/run-files.js';
 import type { HubName } from '../hub/hub-name.js';
 import { parseModelName } from '../hub/model-name.js';
 import { readAdapter } from '../model/adapter-directory.js';
-import { findModel, withModelState } from '../model/model-directory.js';
+import { findWeights } from '../model/model-directory.js';
 import { isPresetName } from '../model/presets.js';
+import {
+  configFor,
+  readAdapterClasses,
+  readTextModel,
+  withTaskState,
+} from '../model/text-model.js';
 import { readRun } from '../output/report.js';
 import type { RunSummary } from '../output/run-directory.js';
 import type { StepLine } from '../output/run-records.js';
 import { weightsOf } from '../saves/model-save.js';
 import { stateOf } from '../saves/run-state.js';
+import { resolveHead, type TaskHead } from '../task/task-head.js';
 import { baseNameOf } from './public-text.js';
 
 /** The values of a config.yaml, by its keys. */
@@ -25,6 +32,9 @@ export interface PushedRun {
   /** What it trained, and the directory of that. */
   readonly kind: 'model' | 'adapter';
   readonly path: string;
+  readonly task: TaskHead['kind'];
+  /** The labels of a classifier's adapters; undefined for others. */
+  readonly labels: readonly string[] | undefined;
   /** The directory of the run. */
   readonly directory: string;
   readonly config: ConfigValues;
@@ -60,7 +70,9 @@ export async function readPushedRun(from: string): Promise<PushedRun> {
   const path = join(directory, result);
   const isDone = is === 'done';
   requireResult(path, { from, result, configPath, isDone });
-  await requireWhole(path, result, from);
+  // The runs of earlier versions name no task.
+  const task = (config.task ?? 'lm') as TaskHead['kind'];
+  await requireWhole(path, { kind: result, task, from });
   const records = readRun(directory);
   const header = records.filter((record) => record.type === 'header').at(-1);
   const begun = records.filter((record) => record.type === 'run').at(-1);
@@ -70,6 +82,8 @@ export async function readPushedRun(from: string): Promise<PushedRun> {
   return {
     kind: result,
     path,
+    task,
+    labels: isWhole ? undefined : (await readAdapterClasses(path))?.labels,
     directory,
     config,
     baseName: name?.repo ?? baseNameOf(given),
@@ -104,16 +118,21 @@ function requireResult(
 }
 
 /** @throws {UsageError} where weights are missing, cut off, or those of another shape */
-async function requireWhole(path: string, kind: PushedRun['kind'], from: string): Promise<void> {
+async function requireWhole(
+  path: string,
+  { kind, task, from }: Pick<PushedRun, 'kind' | 'task'> & { readonly from: string },
+): Promise<void> {
   try {
     if (kind === 'adapter') {
       await readAdapter(path);
       return;
     }
-    const { config: modelConfig } = await findModel(path, '--from');
+    const { config, own } = await readTextModel(findWeights(path, '--from'));
+    const modelConfig = configFor(task, config);
+    const head = resolveHead({ task, pooling: undefined }, modelConfig, own);
     const model = { kind: 'directory', path, hasWeights: true } as const;
-    await withModelState(path, modelConfig, async (state) => {
-      weightsOf(state, { model, modelConfig });
+    await withTaskState(path, { modelConfig, head }, async (state) => {
+      weightsOf(state, { model, modelConfig, head });
     });
   } catch (cause) {
     if (!(cause instanceof UsageError)) {
