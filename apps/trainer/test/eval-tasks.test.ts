@@ -1,5 +1,5 @@
-// The command `eval` judges the head that a model has been trained with, and none that it would have
-// to draw.
+// The command `eval` judges the head that a model has been trained with, and none that it would
+// have to draw.
 
 import { describe, expect, it } from 'vitest';
 import { classifierFiles, embedderFiles, encoderFiles } from './support/encoder-files.ts';
@@ -23,7 +23,7 @@ async function refusal(model: string, data: string, more = ''): Promise<string> 
 }
 
 describe('an evaluation', () => {
-  it('of a classifier tells each class, by its table and for programs', async () => {
+  it('tells each class of a classifier, by a table and for programs', async () => {
     const { code, out } = await judge(classifier, labelled('fog', 'calm', 'calm'));
     expect(code).toBe(0);
     expect(out).toMatch(
@@ -40,7 +40,7 @@ describe('an evaluation', () => {
     expect(out).toContain(`accuracy   ${values.accuracy.toFixed(4)}\n`);
   });
 
-  it('of a reranker is that of its own head, whatever its label is called', async () => {
+  it("takes a reranker's own head, whatever its label is called", async () => {
     const [first, second] = await Promise.all(
       ['LABEL_0', 'relevant'].map((label) =>
         judge(modelFolder(classifierFiles([label])), ranked, ' --json'),
@@ -56,7 +56,7 @@ describe('an evaluation', () => {
     });
   });
 
-  it('of a model without the head is refused', async () => {
+  it('refuses a model without the head', async () => {
     const plain = modelFolder(encoderFiles());
     expect(await refusal(plain, labelled('calm', 'fog'), ' --task classify')).toBe(
       'error: --task classify: expected a classifier, which has labels, got DIR with none. Train one with shardweave train --task classify.\n',
@@ -69,7 +69,7 @@ describe('an evaluation', () => {
     expect(await judge(embedder, ranked)).toMatchObject({ code: 0, err: '' });
   });
 
-  it('of labels that the model does not have is refused', async () => {
+  it('refuses labels that the model does not have', async () => {
     expect(await refusal(classifier, labelled('calm', 'rain'))).toBe(
       'error: --data: data.jsonl has the label "rain", but the model\'s are calm, storm, fog. Rename it, or leave its lines out.\n',
     );

@@ -119,6 +119,10 @@ describe('a framed text', () => {
     ]);
     expect(idsOf(second!)[0]).toEqual(framed(ID.call, ID.never, ID.me));
     expect(data.train.numTokens(0)).toBe(4 + 4 + 4 + 5 + 4 + 4);
+    const other = modelFolder(embedderFiles({ prompts: { corpus: 'ago ', passage: 'some ' } }));
+    await using passages = await openTask(`--model ${other} --task embed --batch 2 --data ${file}`);
+    const [example] = await passages.train.at([0]);
+    expect(idsOf(example!).slice(0, 2)).toEqual([framed(ID.me), framed(ID.some, ID.years)]);
   });
 });
 
@@ -197,7 +201,7 @@ describe('the examples of steps', () => {
     ).rejects.toThrow('has 10 examples, fewer than 11 ranks.');
   });
 
-  it('of an evaluation are in turn, each once, and no more than its batches', async () => {
+  it('are evaluated in turn, each once, and no more than its batches', async () => {
     const flags = `--model ${model} --task classify --batch 4 --data ${CLASSES} --valid ${CLASSES}`;
     await using data = await openTask(`${flags} --ranks 3`);
     const { valid } = data;
@@ -213,7 +217,7 @@ describe('the examples of steps', () => {
     expect([fewer.valid!.numSteps, fewer.valid!.count]).toEqual([2, 8]);
   });
 
-  it('that --valid-fraction keeps apart are those of whole lines', async () => {
+  it('are kept apart by --valid-fraction in whole lines', async () => {
     const lines = linesFile(
       Array.from({ length: 10 }, (_, i) => ({
         query: textOf(i),
@@ -294,7 +298,7 @@ describe('the negatives of a query', () => {
     expect([...drawn].sort()).toEqual([60, 61]);
   });
 
-  it('of a reranker are those of its line alone', async () => {
+  it('are those of its line alone for a reranker', async () => {
     const lines = linesFile([
       { query: 'call', positive: 'me', negatives: ['some', 'ago'] },
       { query: 'some', positive: 'years', negatives: ['never'] },
@@ -311,6 +315,9 @@ describe('the negatives of a query', () => {
     ]);
     expect(await data.train.numTargets(0)).toBe(5);
     expect(data.train.numTokens(0)).toBe(25);
+    await expect(
+      openTask(`--model ${model} --task rerank --batch 2 --negatives 0 --data ${lines}`),
+    ).rejects.toThrowError('--negatives 0: a reranker that sees answers alone');
   });
 });
 
@@ -350,7 +357,7 @@ describe('the labels of examples', () => {
     expect(await idsIn(`--model ${named} --data ${classify(['rain', 'fog'])}`)).toEqual([[1], [0]]);
   });
 
-  it('that are numbers by name are no ids', () => {
+  it('are no ids where their names are numbers', () => {
     const stars = ['1', '2', '3'];
     expect(['1', '3'].map((label) => labelId(label, stars))).toEqual([0, 2]);
     expect(labelId('0', stars)).toBeUndefined();
@@ -362,7 +369,7 @@ describe('the labels of examples', () => {
     ]);
   });
 
-  it('of other data are those of the run, or refused', async () => {
+  it('are those of the run in other data, or refused', async () => {
     const data = classify(['a', 'b']);
     const valid = (labels: readonly unknown[]) => `--data ${data} --valid ${classify(labels)}`;
     expect(await idsIn(`--model ${model} ${valid(['b'])}`, 'valid')).toEqual([[1]]);

@@ -144,7 +144,7 @@ describe('the figures of a classifier', () => {
     });
   });
 
-  it('of several labels a text are those of a plain count', async () => {
+  it('are those of a plain count for several labels a text', async () => {
     const next = numbersOf(2);
     const all = Array.from({ length: 40 }, (_, i) =>
       judged([next(), next(), next(), -1], ...[0, 1, 2].filter((id) => (i + id) % (id + 2) === 0)),
@@ -235,7 +235,7 @@ describe('the figures of a ranking', () => {
     expect(placesOf([0, -0], [1])).toEqual([2]);
   });
 
-  it('of a reranker are those of each query among its own documents', async () => {
+  it('are those of each query among its own documents for a reranker', async () => {
     const next = numbersOf(4);
     const all = Array.from({ length: 20 }, (_, i) =>
       judged(Array.from({ length: 2 + (i % 14) }, next), 1, ...Array(1 + (i % 14)).fill(0)),
@@ -255,7 +255,7 @@ describe('the figures of a ranking', () => {
     });
   });
 
-  it('of pairs with scores is how often the likelier answer is right', async () => {
+  it('are how often the likelier answer is right, where pairs have scores', async () => {
     const all = [
       judged([2], 1),
       judged([-1], 0),
@@ -305,7 +305,7 @@ describe('the figures of an embedder', () => {
     'sail about',
   ];
 
-  /** The figures by the ranks of jobs of one, two and three, and all embeddings, each made alone. */
+  /** The figures on one, two and three ranks, and all embeddings, each made alone. */
   async function figuresIn(lines: readonly object[], own: readonly string[]) {
     const file = linesFile(lines);
     await using data = await openTask(

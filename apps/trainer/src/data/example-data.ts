@@ -275,8 +275,8 @@ export class Examples implements Dataset<ExampleBatch> {
     if (this.#config.head.kind !== 'embed') {
       return { ...own, negatives: chosen };
     }
-    // All ranks need as many, so documents of other lines stand in for those that are missing. Those
-    // of its own line answer the query, too; another line has more negatives, so there is one.
+    // All ranks need as many, so documents of other lines stand in for those that are missing. The
+    // own line's answer the query, too; another one has more negatives, so that there is one.
     const next = splitMix32(example, epoch + 1);
     const line = file.lineOf(example);
     const others = Array.from({ length: this.#numNegatives - chosen.length }, () => {
@@ -334,8 +334,13 @@ function framerOf(
   }
 }
 
-/** @throws {UsageError} for lists of labels, of which the model gives one alone */
-function checkKind({ head }: ExampleConfig, { file, flag, name }: Chosen): void {
+/** @throws {UsageError} for what would teach the model nothing, or what it does not tell */
+function checkKind({ head, negatives }: ExampleConfig, { file, flag, name }: Chosen): void {
+  if (head.kind === 'rerank' && file.index.kind === 'pairs' && negatives === 0) {
+    throw new UsageError(
+      '--negatives 0: a reranker that sees answers alone learns to say yes to all. Give 1 or more.',
+    );
+  }
   const isOne = head.kind === 'classify' && head.problemType === 'single_label_classification';
   if (isOne && file.index.kind === 'several labels') {
     throw new UsageError(

@@ -79,7 +79,7 @@ export function readDocument(value: Fields): Document {
   );
 }
 
-/** The fields of documents that are read of a table with fields of these names; see NeededFields. */
+/** The fields of documents that are read in a table with these; see NeededFields. */
 export function neededFields(names: readonly string[]): readonly string[] | undefined {
   const shapes = Object.keys(SHAPES).filter((name) => names.includes(name));
   return shapes.length === 1 && shapes[0] === 'text' ? shapes : undefined;

@@ -52,7 +52,9 @@ function readingOf(head: TaskHead): ExampleReading | undefined {
   if (head.kind === 'lm') {
     return undefined;
   }
-  const { query, document } = head.kind === 'embed' ? (head.prompts ?? {}) : {};
+  const { query, ...prompts } = head.kind === 'embed' ? (head.prompts ?? {}) : {};
+  // The first of these is what sentence-transformers puts before documents.
+  const document = prompts.document ?? prompts.passage ?? prompts.corpus;
   return { task: head.kind, prompts: { query, document } };
 }
 

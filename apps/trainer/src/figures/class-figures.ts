@@ -10,8 +10,8 @@ interface Counted {
 }
 
 /**
- * Counts of [labels, labels + 1]: the texts of a label (rows) that were given another (columns), and
- * in the last column those that were given none.
+ * Counts of [labels, labels + 1]: the texts of a label (rows) that were given another (columns);
+ * the last column has those that were given none.
  */
 export function confusionFigures(labels: readonly string[], counts: Float32Array): Figures {
   const count = labels.length;
@@ -49,8 +49,8 @@ export function severalFigures(
 }
 
 /**
- * F1 is the mean over classes, so that a rare one counts as much as the others. As elsewhere, a class
- * that no text has is one of them where a text was given it.
+ * F1 is the mean over classes, so that a rare one counts as much as the others. As in scikit-learn,
+ * a class that no text has is one of them where a text was given it.
  */
 function classesOf(
   labels: readonly string[],

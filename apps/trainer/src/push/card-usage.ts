@@ -1,5 +1,5 @@
-// How a pushed run is used, which its task and its files decide: what the Hub reads of the card, and
-// lines to copy, as far as they have names that anybody can load.
+// How a pushed run is used, which its task and its files decide: what the Hub reads of the card,
+// and lines to copy, as far as they have names that anybody can load.
 
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';

@@ -29,7 +29,7 @@ export interface OwnHead {
     | undefined;
 }
 
-/** The only label of a new reranker; its logit's sigmoid is how likely a document answers a query. */
+/** A new reranker's only label; its logit's sigmoid is how likely a document answers a query. */
 const RELEVANCE: Pick<ClassHead, 'labels' | 'problemType'> = {
   labels: ['LABEL_0'],
   problemType: 'multi_label_classification',
@@ -72,7 +72,7 @@ export function resolveHead(
 
 /**
  * The id of a label by its name or, where a data set has numbers in place of names, by that number.
- * Of labels that are numbers themselves, such as stars from 1 to 5, another number is none.
+ * Where labels are numbers themselves, such as stars from 1 to 5, another number is no id.
  */
 export function labelId(label: string, labels: readonly string[]): number | undefined {
   const named = labels.indexOf(label);
