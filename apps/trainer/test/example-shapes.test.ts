@@ -101,6 +101,7 @@ const REFUSED: Readonly<Record<ExampleTask, readonly (readonly [object, string])
     [{ a: 'x', b: 'y', score: 'high' }, 'expected a number in "score", got "high"'],
     [{ a: 'x', b: 'y', score: '' }, 'expected a number in "score", got ""'],
     [{ a: 'x', b: 'y', score: [1] }, 'expected a number in "score", got [1]'],
+    [{ a: 'x', b: 'y', score: 4.5 }, 'expected "score" from -1 to 1, as cosines are, got 4.5.'],
     [{ a: 'x', b: '', score: 1 }, 'expected words in "b", got ""'],
     [{ sentence1: 'x', sentence2: 'y' }, 'got an object with "sentence1", "sentence2"'],
   ],
@@ -120,9 +121,9 @@ const REFUSED: Readonly<Record<ExampleTask, readonly (readonly [object, string])
     [{ query: 'q', positive: 'p', negatives: [] }, 'expected "negatives" beside the query'],
     [
       { query: 'q', document: 'd', score: 3 },
-      'expected "score" from 0, no answer, to 1, an answer, got 3.',
+      'expected "score" from 0 to 1, from no answer to an answer, got 3.',
     ],
-    [{ query: 'q', document: 'd', score: -0.5 }, 'to 1, an answer, got -0.5.'],
+    [{ query: 'q', document: 'd', score: -0.5 }, 'got -0.5. Divide scores by the largest one.'],
     [{ query: 'q', document: 'd', label: 'yes' }, 'expected a number in "label", got "yes"'],
     [
       { sentence1: 'x', sentence2: 'y', score: 1 },

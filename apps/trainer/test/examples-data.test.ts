@@ -191,14 +191,25 @@ describe('the examples of steps', () => {
       { query: 'ago', positive: 'never' },
     ]);
     await expect(openTask(`--model ${model} --task embed --batch 4 --data ${few}`)).rejects.toThrow(
-      `--data: ${few} has 3 examples, fewer than --batch 4. Give more of them, or fewer a step.`,
+      `--data: ${few} has 3 examples for it, fewer than --batch 4. Give more of them, or fewer a step.`,
     );
+    await expect(
+      openTask(
+        `${flags.replace('--batch 4 --ranks 2', '--batch 3 --ranks 3')} --valid-fraction 0.2`,
+      ),
+    ).rejects.toThrow(`--valid-fraction: ${pairs} has 2 examples for it, fewer than 3 ranks.`);
     await using small = await openTask(`${flags} --valid ${few}`);
     const batches = await batchesOf(small.valid!, 0, 2);
     expect(batches.flat().map(({ examples }) => examples.length)).toEqual([1, 1]);
-    await expect(
-      openTask(`--model ${model} --task classify --ranks 11 --data ${CLASSES}`),
-    ).rejects.toThrow('has 10 examples, fewer than 11 ranks.');
+  });
+
+  it('may be fewer than ranks, where each text is learnt by itself', async () => {
+    const flags = `--model ${model} --task classify --ranks 12 --batch 12 --data ${CLASSES}`;
+    await using data = await openTask(`${flags} --valid ${CLASSES}`);
+    const counts = (batches: Awaited<ReturnType<typeof batchesOf>>) =>
+      batches.flat().map(({ examples }) => examples.length);
+    expect(counts(await batchesOf(data.train, 0, 12))).toEqual(Array(12).fill(1));
+    expect(counts(await batchesOf(data.valid!, 0, 12))).toEqual([...Array(10).fill(1), 0, 0]);
   });
 
   it('are evaluated in turn, each once, and no more than its batches', async () => {

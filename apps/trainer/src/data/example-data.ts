@@ -84,7 +84,7 @@ export async function openExamples(
           file: validFile,
           numbers: valid.slice(0, config.evalBatches * config.batch),
           order: 'in turn',
-          flag: '--valid',
+          flag: config.valid === undefined ? '--valid-fraction' : '--valid',
           name: config.valid ?? name,
         }),
       [Symbol.asyncDispose]: close,
@@ -154,12 +154,13 @@ export class Examples implements Dataset<ExampleBatch> {
     this.#chosen = chosen;
     const most = head.kind === 'embed' ? Math.min(seq, head.maxSeqLength ?? seq) : seq;
     this.#framer = framerOf(chosen, { most, isAlone: isPairs });
-    if (length < ranks || (isPairs && order !== 'in turn' && length < batch)) {
+    // Pairs are compared with each other, so that all ranks need as many in each step.
+    const isWhole = order !== 'in turn';
+    if (isPairs && length < (isWhole ? batch : ranks)) {
       throw new UsageError(
-        `${flag}: ${name} has ${length} examples, fewer than ${isPairs ? `--batch ${batch}` : `${ranks} ranks`}. Give more of them, or fewer ${isPairs ? 'a step' : 'ranks'}.`,
+        `${flag}: ${name} has ${length} examples for it, fewer than ${isWhole ? `--batch ${batch}` : `${ranks} ranks`}. Give more of them, or fewer ${isWhole ? 'a step' : 'ranks'}.`,
       );
     }
-    // Pairs are compared with each other, so that all ranks need as many in each step.
     this.#batch = isPairs ? Math.min(batch, length - (length % ranks)) : batch;
     const found = numbers.reduce(
       (max, i) => Math.max(max, file.documentsOf(i).negatives.length),

@@ -48,6 +48,10 @@ const TEXT_PAIRS = [
   ['question', 'passage'],
 ] as const;
 
+/** The scores that a loss can reach. */
+const COSINES = { least: -1, most: 1, why: 'as cosines are' };
+const ANSWERS = { least: 0, most: 1, why: 'from no answer to an answer' };
+
 const SHAPES: Readonly<Record<ExampleTask, string>> = {
   embed: '{"query", "positive", "negatives"?} or {"a", "b", "score"}',
   classify: '{"text", "label"}',
@@ -74,7 +78,9 @@ const READERS: Readonly<Record<ExampleTask, (value: Fields) => Example[] | undef
     const [a, b, score] = [nameIn(value, 'a'), nameIn(value, 'b'), nameIn(value, 'score')];
     if (a !== undefined && b !== undefined && score !== undefined) {
       const texts = { first: words(value, a), second: words(value, b) };
-      return [{ ...texts, negatives: [], score: scoreIn(value, score), kind: 'scored pairs' }];
+      return [
+        { ...texts, negatives: [], score: scoreIn(value, score, COSINES), kind: 'scored pairs' },
+      ];
     }
     return pairsIn(value);
   },
@@ -95,12 +101,7 @@ const READERS: Readonly<Record<ExampleTask, (value: Fields) => Example[] | undef
     if (query === undefined || positive === undefined || score === undefined) {
       return rankedIn(value);
     }
-    const rated = scoreIn(value, score);
-    if (rated < 0 || rated > 1) {
-      throw new UsageError(
-        `expected "${score}" from 0, no answer, to 1, an answer, got ${rated}. Divide scores by the largest one.`,
-      );
-    }
+    const rated = scoreIn(value, score, ANSWERS);
     const texts = { first: words(value, query), second: words(value, positive) };
     return [{ ...texts, negatives: [], score: rated, kind: 'scored pairs' }];
   },
@@ -174,13 +175,18 @@ function isLabel(value: unknown): boolean {
   );
 }
 
-function scoreIn(value: Fields, name: string): number {
+function scoreIn(value: Fields, name: string, { least, most, why }: typeof COSINES): number {
   const held = value[name];
   const isNumber = typeof held === 'number' || (typeof held === 'string' && held.trim() !== '');
   const score = isNumber ? Number(held) : typeof held === 'boolean' ? Number(held) : Number.NaN;
   if (!Number.isFinite(score)) {
     throw new UsageError(
       `expected a number in "${name}", got ${excerpt(JSON.stringify(held))}. Write it as 0.8, for instance.`,
+    );
+  }
+  if (score < least || score > most) {
+    throw new UsageError(
+      `expected "${name}" from ${least} to ${most}, ${why}, got ${score}. Divide scores by the largest one.`,
     );
   }
   return score;

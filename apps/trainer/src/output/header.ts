@@ -156,7 +156,7 @@ function taskText(config: RunConfig, head: EmbedHead | ClassHead): string {
     const several = problemType === 'multi_label_classification' ? ', several at once' : '';
     return kind === 'rerank'
       ? 'rerank: how likely each document answers its query'
-      : `classify: ${labels.length} labels${several}, ${labels.slice(0, 8).join(', ')}${labels.length > 8 ? ' and so on' : ''}`;
+      : `classify: ${labels.length} label${labels.length === 1 ? '' : 's'}${several}, ${labels.slice(0, 8).join(', ')}${labels.length > 8 ? ' and so on' : ''}`;
   }
   const { pooling, normalize, prompts = {} } = head;
   const { temperature, matryoshkaDims, chunkSize } = config;
