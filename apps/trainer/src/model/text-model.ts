@@ -14,7 +14,7 @@ import { withModelFiles } from '../files/file-source.js';
 import { isGgufFile } from '../files/gguf-model.js';
 import type { OwnHead, TaskHead } from '../task/task-head.js';
 import { isEncoder, type TextConfig } from '../task/text-config.js';
-import { CLASSES_FILE } from './adapter-directory.js';
+import { ADAPTER_FILES, CLASSES_FILE } from './adapter-directory.js';
 import { readEmbedder, readModelKind, withEncoder } from './encoder-directory.js';
 import { CONFIG_FILE, explainModel, readModelConfig, withModelState } from './model-directory.js';
 
@@ -57,7 +57,8 @@ export async function readTextModel(directory: string): Promise<TextModel> {
  */
 export async function readAdapterClasses(directory: string): Promise<OwnHead['classes']> {
   const path = join(directory, CLASSES_FILE);
-  if (!existsSync(path)) {
+  const isAdapter = existsSync(join(directory, ADAPTER_FILES.config));
+  if (!isAdapter || !existsSync(path)) {
     return undefined;
   }
   return await explainModel(path, async () =>
