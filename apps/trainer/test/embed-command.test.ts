@@ -12,11 +12,11 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { SMALL } from '../../../packages/onnx/test/support/small-encoder.ts';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { writeLines } from '../src/embed/embed-texts.js';
-import { EmbeddingRows, eachQuery } from '../src/embed/embedding-rows.js';
 import { hardest, similarityLimit } from '../src/embed/hard-negatives.js';
 import { inputTexts } from '../src/embed/text-lines.js';
 import { npyHeader } from '../src/embed/vector-file.js';
 import { SignalError } from '../src/errors.js';
+import { EmbeddingRows, eachQuery } from '../src/figures/embedding-rows.js';
 import { Interrupt } from '../src/interrupt.js';
 import {
   classifierFiles,
@@ -189,7 +189,7 @@ describe('vectors', () => {
     const { code, err } = await run(['--seq', '4'], input, model);
     expect(code).toBe(0);
     expect(err).toMatch(
-      /^warning: --model: no modules\.json of \S+ says how .*; here it is their mean\.\n5 texts, .*\n4 texts had more than 4 tokens and were cut there\.\n$/,
+      /^warning: --model: \S+ has no modules\.json, .*; here it is the mean of all\.\n5 texts, .*\n4 texts had more than 4 tokens and were cut there\.\n$/,
     );
     const short = await vectors(['--seq', '4'], { input: TEXTS[2]! });
     expectClose(short, await expectedOf(['some years']));
@@ -309,6 +309,12 @@ describe('vectors', () => {
       ['--mine-negatives', 'a.jsonl', '--data', 'a'],
       '',
       /^--data: --mine-negatives reads pairs/,
+    ],
+    [
+      'pairs of the Hub that are not here',
+      ['--mine-negatives', 'hf:ocean/none'],
+      '',
+      /^--mine-negatives: ocean\/none@main is not whole in the cache/,
     ],
     [
       'an array of pairs',

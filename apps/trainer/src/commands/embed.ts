@@ -42,7 +42,7 @@ export const embed = defineCommand({
       const plan = await planEmbedding(flags);
       if (!plan.isKnown) {
         terminal.warn(
-          `--model: no modules.json of ${flags.model} says how its tokens become a vector; here it is their ${plan.head.pooling === 'mean' ? 'mean' : 'last one'}.`,
+          `--model: ${flags.model} has no modules.json, which would say how tokens become a vector; here it is ${plan.head.pooling === 'mean' ? 'the mean of all' : 'the last one'}.`,
         );
       }
       const work = { flags, plan, context, terminal, signal };

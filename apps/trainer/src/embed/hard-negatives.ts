@@ -19,7 +19,7 @@ export interface HardestOptions {
   readonly answers: ReadonlySet<number>;
 }
 
-/** The numbers of the documents of the highest scores, the highest first, of equal ones the first. */
+/** The numbers of the documents of the highest scores; of equal ones the first comes first. */
 export function hardest(
   scores: ArrayLike<number>,
   { count, limit, answers }: HardestOptions,

@@ -6,9 +6,9 @@ import { parseLine } from '../data/document.js';
 import { eachEntry, hasNone } from '../data/each-entry.js';
 import { readExamples } from '../data/example-shapes.js';
 import { UsageError } from '../errors.js';
-import { Distinct } from './distinct.js';
+import { Distinct } from '../figures/distinct.js';
+import { EmbeddingRows, eachQuery } from '../figures/embedding-rows.js';
 import { DEFAULT_MARGIN, DEFAULT_NEGATIVES, type EmbedFlags } from './embed-flags.js';
-import { EmbeddingRows, eachQuery } from './embedding-rows.js';
 import { hardest, similarityLimit } from './hard-negatives.js';
 import type { PromptedTexts, TextEmbedder } from './text-embedder.js';
 

@@ -7,6 +7,7 @@ import { Framer } from '../data/example-file.js';
 import { rowLengthOf } from '../data/row-length.js';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
+import { type EmbeddingRows, embedRows } from '../figures/embedding-rows.js';
 import { explainBudget, type OpenModel, openModel, readChoice } from '../generate/open-model.js';
 import { hubNameOf } from '../hub/hub-name.js';
 import { findWeights } from '../model/model-directory.js';
@@ -14,7 +15,6 @@ import type { EmbedHead } from '../model/task-head.js';
 import { longestTextRow, widthOf } from '../model/text-config.js';
 import { readTextModel } from '../model/text-model.js';
 import type { EmbedFlags } from './embed-flags.js';
-import { type EmbeddingRows, embedRows } from './embedding-rows.js';
 import type { TextLine } from './text-lines.js';
 
 /** The texts of a chunk, which all begin with the prompt. */

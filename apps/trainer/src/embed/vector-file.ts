@@ -1,7 +1,7 @@
 // Vectors as they are written: JSON lines, or the bytes of NumPy's .npy file (format 1.0, which
 // numpy.lib.format describes).
 
-import type { EmbeddingRows } from './embedding-rows.js';
+import type { EmbeddingRows } from '../figures/embedding-rows.js';
 import type { TextLine } from './text-lines.js';
 
 /** Texts, and the embedding of each. */

@@ -7,16 +7,10 @@ import type { EmbeddingArgs, TypedDocument } from '@shardweave/nn/embedding';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Examples } from '../data/example-data.js';
 import { rowLengthOf } from '../data/row-length.js';
-import { Distinct } from '../embed/distinct.js';
-import {
-  type Compared,
-  dot,
-  EmbeddingRows,
-  eachQuery,
-  embedRows,
-} from '../embed/embedding-rows.js';
 import type { EmbedHead } from '../model/task-head.js';
 import type { RunConfig } from '../run-config.js';
+import { Distinct } from './distinct.js';
+import { type Compared, dot, EmbeddingRows, eachQuery, embedRows } from './embedding-rows.js';
 import type { Figures } from './figures.js';
 import { placeOf, rankingFigures, spearman } from './ranking-figures.js';
 import { summed } from './task-figures.js';
