@@ -50,6 +50,7 @@ const SHARDWEAVE = [
   'merge',
   'gguf',
   'onnx',
+  'embed',
   'push',
   'report',
 ];

@@ -194,7 +194,10 @@ describe.skipIf(chromium === undefined)(
         skipped: false,
         stepMs: 50,
         tokensPerSecond: 900,
-        ...(n % 10 === 0 ? { validLoss: 4 - n / 100 } : {}),
+        ...(n % 10 === 0 && {
+          validLoss: 4 - n / 100,
+          figures: { accuracy: n / 200, f1: n / 400 },
+        }),
         peakBytes: 4096,
         wireBytes: 2048,
         collectiveMs: 20,
@@ -230,6 +233,18 @@ describe.skipIf(chromium === undefined)(
         ...Array.from({ length: 120 }, (_, i) => step(i + 1, shift)),
         rank(0),
         rank(1),
+        {
+          type: 'classes',
+          step: 120,
+          classes: [
+            { label: EVIL, precision: 0.5, recall: 0.25, f1: 1 / 3, support: 4 },
+            { label: 'fog', precision: 1, recall: 1, f1: 1, support: 3 },
+          ],
+          confusion: [
+            [1, 3],
+            [0, 3],
+          ],
+        },
         { type: 'sample', step: 120, prompt: EVIL, text: EVIL },
         { type: 'save', step: 100, directory: EVIL, bytes: 5000, ms: 30, waitMs: 2, atMs: 6000 },
         { type: 'warning', text: EVIL },
@@ -263,10 +278,22 @@ describe.skipIf(chromium === undefined)(
         expect(asked).toEqual([pathToFileURL(file).href]);
         expect(await page.evaluate(() => 'isTaken' in window)).toBe(false);
         expect(await page.locator('img').count()).toBe(0);
-        for (const id of ['samples', 'saves', 'warnings', 'settings', 'ranks']) {
+        for (const id of ['classes', 'samples', 'saves', 'warnings', 'settings', 'ranks']) {
           expect(await page.locator(`#${id}`).textContent()).toContain(EVIL);
         }
         expect(await page.locator('h1').textContent()).toBe(`run ${EVIL}`);
+        expect((await rowsOf('figures'))[0]).toEqual(['120', 0.6, 0.3]);
+        const rows = await page
+          .locator('#classes tbody tr')
+          .evaluateAll((all) =>
+            all.map((row) => [...row.children].map(({ textContent }) => textContent)),
+          );
+        expect(rows).toEqual([
+          [EVIL, '0.5000', '0.2500', '0.3333', '4'],
+          ['fog', '1.0000', '1.0000', '1.0000', '3'],
+          [EVIL, '1', '3'],
+          ['fog', '0', '3'],
+        ]);
         expect((await rowsOf('memory'))[1]).toEqual([
           ...['rank 0', 'backward', 2000, 4000, 2000, 0, 6000, 0, 14_000],
         ]);

@@ -31,6 +31,12 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
     '--device-budget',
     ...['--threads', '--products'],
   ],
+  embed: [
+    ...['--model', '--adapter', '--tokenizer', '--data', '--field', '--prompt', '--dimensions'],
+    ...['--out', '--mine-negatives', '--negatives', '--margin', '--seq', '--chunk-size'],
+    ...['--precision', '--base-type', '--strategy', '--device', '--device-budget', '--threads'],
+    ...['--products', '--quiet'],
+  ],
   report: ['<RUN...>', '--out', '--quiet'],
   inspect: ['<PATH>', '--tensors', '--verify', '--json'],
   convert: ['--from', '--out', '--to', '--dtype', '--quiet'],

@@ -176,7 +176,7 @@ const MISTAKES: readonly Mistake[] = [
   {
     mistake: 'another kind of model',
     typed: `${TRAIN} --model @bert`,
-    says: /model_type.* Give a directory with a GPT-2/,
+    says: /a bert reads text and writes none. Give --task embed, classify or rerank, or a language/,
   },
   {
     mistake: 'weights in another format',

@@ -1,5 +1,5 @@
-// Runs that learn to embed, to label and to rank. Their first losses are computed anew: texts by the
-// library of tokenizers, rows of one text each by our own encoder, and the losses in float64.
+// Runs that learn to embed, to label and to rank. Their first losses are computed anew: texts by
+// the library of tokenizers, rows of one text each by our encoder, and the losses in float64.
 
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -114,7 +114,7 @@ describe('the first loss', () => {
   const first = async (task: keyof typeof TASKS, more = '') =>
     (await run(task, `--strategy single --steps 1${more}`)).steps[0]!.loss;
 
-  it('of pairs is that of choosing among all documents, and all negatives', async () => {
+  it('pairs are chosen among all documents, and all negatives', async () => {
     const queries = await embeddings(PAIRS.map(({ query }) => query));
     const positives = await embeddings(PAIRS.map(({ positive }) => positive));
     const negatives = await embeddings(PAIRS.flatMap((pair) => pair.negatives));
@@ -125,7 +125,7 @@ describe('the first loss', () => {
     expect(await first('pairs', ' --temperature 0.02')).toBeCloseTo(mean(losses), 4);
   });
 
-  it('of pairs with scores is the squared error of their cosines', async () => {
+  it('scores are compared with cosines, by squared errors', async () => {
     const [a, b] = [
       await embeddings(SCORED.map((pair) => pair.a)),
       await embeddings(SCORED.map((pair) => pair.b)),
@@ -134,7 +134,7 @@ describe('the first loss', () => {
     expect(await first('scores')).toBeCloseTo(mean(errors), 5);
   });
 
-  it('of one label a text is its cross-entropy', async () => {
+  it('one label a text has its cross-entropy', async () => {
     const logits = await logitsOf(LABELLED.map(({ text }) => [text]));
     const losses = LABELLED.map(
       ({ label }, i) => logSumExp(logits[i]!) - logits[i]![LABELS.indexOf(label)]!,
@@ -142,7 +142,7 @@ describe('the first loss', () => {
     expect(await first('one label')).toBeCloseTo(mean(losses), 5);
   });
 
-  it('of several labels is the mean of a cross-entropy for each', async () => {
+  it('several labels have a cross-entropy each', async () => {
     const logits = await logitsOf(SEVERAL.map(({ text }) => [text]));
     const losses = SEVERAL.flatMap(({ labels }, i) =>
       LABELS.map((label, id) => softplus((labels.includes(label) ? -1 : 1) * logits[i]![id]!)),
@@ -150,7 +150,7 @@ describe('the first loss', () => {
     expect(await first('several labels')).toBeCloseTo(mean(losses), 5);
   });
 
-  it('of ranks is the mean of a cross-entropy for each pair', async () => {
+  it('ranks have a cross-entropy for each pair', async () => {
     const model = writeFiles(join(scratch, 'reranker'), classifierFiles(['LABEL_0']));
     const all = PAIRS.flatMap(({ query, positive, negatives }) =>
       [positive, ...negatives].map((text, i) => ({

@@ -32,6 +32,11 @@ export const COMMANDS: readonly CommandEntry[] = [
     load: async () => (await import('./eval.js')).evalCommand,
   },
   {
+    name: 'embed',
+    summary: 'vectors of texts, and hard negatives for pairs',
+    load: async () => (await import('./embed.js')).embed,
+  },
+  {
     name: 'report',
     summary: 'lay runs over each other on one page',
     load: async () => (await import('./report.js')).report,

@@ -19,12 +19,14 @@ import { fillDirectory, writeDirectory } from '../files/write-file.js';
 import { flag, needed, type ValuesOf } from '../flags/flag.js';
 import { file, oneOf } from '../flags/flag-kinds.js';
 import { problemIn } from '../inspect/holding.js';
-import { findModel, findModelDirectory, withModelState } from '../model/model-directory.js';
+import { findModelDirectory, findWeights } from '../model/model-directory.js';
+import { configFor, readTextModel, usualTask, withTaskState } from '../model/text-model.js';
 import { trainedFiles } from '../model/write-trained.js';
 import type { PreparedRun } from '../run-config.js';
 import { writeModelSave } from '../saves/model-save.js';
 import type { SavedRun } from '../saves/saved-run.js';
 import { savedState } from '../saves/saved-state.js';
+import { resolveHead } from '../task/task-head.js';
 import { defineWriter, QUIET } from './define-command.js';
 import { requireNewDirectory, writeOut } from './new-directory.js';
 
@@ -104,10 +106,14 @@ async function convertModel(
       `--from: ${from} is a save already. Leave --to save out for a model of it.`,
     );
   }
-  const { path, config: modelConfig } = await findModel(from, '--from');
+  const path = findWeights(from, '--from');
+  const { config: found, own } = await readTextModel(path);
+  const task = usualTask(found, own);
+  const modelConfig = configFor(task, found);
+  const head = resolveHead({ task, pooling: undefined }, modelConfig, own);
   const model = { kind: 'directory', path, hasWeights: true } as const;
-  const config = { model, modelConfig, tokenizer: tokenizerName({}, model, modelConfig) };
-  await withModelState(path, modelConfig, (state) =>
+  const config = { model, modelConfig, head, tokenizer: tokenizerName({}, model, modelConfig) };
+  await withTaskState(path, { modelConfig, head }, (state) =>
     writeOut(out, (all) =>
       fillDirectory(all, async (part) => {
         const store: PieceStore = { ...pieceDirectory(part), lock: async () => async () => {} };

@@ -1,5 +1,5 @@
-// Downloads what --data hf:org/name and --valid hf:org/name say, before a command begins, and names
-// the commit, the config and the split that they are.
+// Downloads what --data hf:org/name, --valid and --mine-negatives say, before a command begins, and
+// names the commit, the config and the split that they are.
 
 import { type DataName, isDataName, parseDataName } from '../hub/data-name.js';
 import { type DatasetOptions, hubDataset } from '../hub/hub-dataset.js';
@@ -11,10 +11,16 @@ import { type DownloadStreams, showDownloads } from './show-downloads.js';
 interface DataFlags extends ResumeFlags {
   readonly data?: string | undefined;
   readonly valid?: string | undefined;
+  readonly mineNegatives?: string | undefined;
   readonly quiet?: boolean | undefined;
 }
 
-const KEYS = ['data', 'valid'] as const;
+const DATA_FLAGS = {
+  data: '--data',
+  valid: '--valid',
+  mineNegatives: '--mine-negatives',
+} as const;
+const KEYS = Object.keys(DATA_FLAGS) as (keyof typeof DATA_FLAGS)[];
 
 /**
  * The flags with names of data sets that mean the same files at any time; paths stay as they are.
@@ -31,10 +37,10 @@ export async function withLocalData<F extends object>(
   if (names.length === 0) {
     return given;
   }
-  const found: Partial<Record<(typeof KEYS)[number], string>> = {};
+  const found: Partial<Record<keyof typeof DATA_FLAGS, string>> = {};
   await showDownloads(streams, flags.quiet, async (downloads) => {
     for (const key of names) {
-      const flag = `--${key}` as const;
+      const flag = DATA_FLAGS[key];
       const typed = parseDataName(flags[key]!, flag);
       const name = typed.revision === undefined ? keptCommit(typed, key, flags) : typed;
       const options = { ...downloads, flag, needsFiles };

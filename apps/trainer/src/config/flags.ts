@@ -29,7 +29,8 @@ const CONFIG = {
 /** The command `train` without its work. */
 export const TRAIN = {
   name: 'train',
-  description: 'Trains a GPT-2, Llama or Qwen on a text, its parameters sharded over ranks.',
+  description:
+    'Trains a GPT-2, Llama or Qwen on a text, or one of these or a BERT to embed, to label or to rank texts, its parameters sharded over ranks.',
   flags: { ...CONFIG, ...FLAGS },
   model: 'weights',
   groups: { 'Options:': CONFIG, ...GROUPS },

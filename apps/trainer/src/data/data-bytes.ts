@@ -185,9 +185,8 @@ export function unreadable(
   reason: string,
   cause?: unknown,
 ): UsageError {
-  const rest = flag === '--data' ? ', or leave --data out to train on Moby Dick' : '';
   return new UsageError(
-    `${flag}: ${file} ${reason}. Give a text file in UTF-8, or hf:org/name for a data set of the Hub${rest}.`,
+    `${flag}: ${file} ${reason}. Give a text file in UTF-8, or hf:org/name for a data set of the Hub.`,
     { cause },
   );
 }

@@ -147,13 +147,15 @@ export function placeIn(file: string, format: DataFormat, number: number): strin
   return `${file}, ${unit} ${number}`;
 }
 
+/** What stands in a file; see Entry. */
 interface Found {
   readonly bytes: Buffer;
   readonly number: number;
   readonly endByte: number;
 }
 
-async function* lines(chunks: AsyncIterable<Buffer>): AsyncGenerator<Found> {
+/** The bytes of each line; those behind the last line break are one, too, where there are none. */
+export async function* lines(chunks: AsyncIterable<Buffer>): AsyncGenerator<Found> {
   let number = 0;
   let endByte = 0;
   let open: Buffer[] = [];

@@ -7,8 +7,8 @@ import type { OnTokenized } from './writing-tools.js';
 
 export interface EntryReading {
   readonly onTokenized: OnTokenized;
-  /** The columns of a table that are read. */
-  readonly needed: NeededFields;
+  /** The columns of a table that are read. Default: all. */
+  readonly needed?: NeededFields | undefined;
 }
 
 /** Hands each entry to `write`, whose errors are given its place. */

@@ -4,7 +4,7 @@
 import { createHash } from 'node:crypto';
 import { rm } from 'node:fs/promises';
 import type { RunConfig, TokenFiles } from '../run-config.js';
-import type { TaskHead } from '../task/task-head.js';
+import { promptsOf, type TaskHead } from '../task/task-head.js';
 import { fileFormat } from './data-file.js';
 import { DataSource, filesOf } from './data-source.js';
 import { cacheLimit, isSameStamp, TokenCache } from './token-cache.js';
@@ -52,10 +52,7 @@ function readingOf(head: TaskHead): ExampleReading | undefined {
   if (head.kind === 'lm') {
     return undefined;
   }
-  const { query, ...prompts } = head.kind === 'embed' ? (head.prompts ?? {}) : {};
-  // The first of these is what sentence-transformers puts before documents.
-  const document = prompts.document ?? prompts.passage ?? prompts.corpus;
-  return { task: head.kind, prompts: { query, document } };
+  return { task: head.kind, prompts: head.kind === 'embed' ? promptsOf(head) : {} };
 }
 
 async function prepare(

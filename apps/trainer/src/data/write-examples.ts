@@ -18,8 +18,6 @@ export interface ExampleReading {
   };
 }
 
-const allFields = () => undefined;
-
 /** Writes the texts of examples without the tokens around them, which a pair has once. */
 export async function writeExamples(
   source: DataSource,
@@ -54,7 +52,7 @@ export async function writeExamples(
     }
     count++;
   };
-  await eachEntry(source, { onTokenized, needed: allFields }, async ({ text, number }) => {
+  await eachEntry(source, { onTokenized }, async ({ text, number }) => {
     for (const example of readExamples(parseLine(text), task)) {
       await write(example, number);
     }

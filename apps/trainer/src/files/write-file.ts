@@ -30,14 +30,21 @@ export interface FilePieces {
   pieces(): AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
 }
 
+export interface PiecesOptions extends WriteOptions {
+  /** The number of all bytes, for the error of a full disk. */
+  readonly byteLength?: number | undefined;
+  /** What takes the place of the first bytes once all pieces are written and can be counted. */
+  readonly head?: (() => Uint8Array) | undefined;
+}
+
 /**
  * Writes `pieces` one after another. An earlier file of that name stays until all are written.
- * @throws {DiskFullError} where the disk has no room for them, whose number is `byteLength`
+ * @throws {DiskFullError} where the disk has no room for them
  */
 export async function writePieces(
   path: string,
   pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
-  { signal, byteLength }: WriteOptions & { readonly byteLength?: number } = {},
+  { signal, byteLength, head }: PiecesOptions = {},
 ): Promise<void> {
   const part = partOf(path);
   try {
@@ -46,6 +53,9 @@ export async function writePieces(
       for await (const piece of pieces) {
         signal?.throwIfAborted();
         await writeAll(file, piece);
+      }
+      if (head !== undefined) {
+        await writeAll(file, head(), 0);
       }
       await file.sync();
     } finally {
@@ -161,9 +171,16 @@ function ifMissing(error: NodeJS.ErrnoException): undefined {
 /**
  * Writes all bytes, because a call may write less than it was given, for instance on a disk that
  * fills up.
+ * @param position where they begin; default: behind what was written last
  */
-export async function writeAll(file: FileHandle, bytes: Uint8Array): Promise<void> {
+export async function writeAll(
+  file: FileHandle,
+  bytes: Uint8Array,
+  position?: number,
+): Promise<void> {
   for (let done = 0; done < bytes.byteLength; ) {
-    done += (await file.write(bytes, done)).bytesWritten;
+    const place = position === undefined ? null : position + done;
+    const { bytesWritten } = await file.write(bytes, done, bytes.byteLength - done, place);
+    done += bytesWritten;
   }
 }

@@ -1,7 +1,7 @@
 // Opens a model that is not trained: whole on its device, or at rest off it.
 
 import { availableParallelism } from 'node:os';
-import type { ModelConfig } from '@shardweave/nn';
+import type { ModelConfig, Module } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
 import { OffloadBudgetError, OffloadModel } from '@shardweave/offload';
 import { Device, LimitError } from '@shardweave/tensor-core';
@@ -138,18 +138,23 @@ async function loadModel(
   const body = deferredBody(device, config);
   if (config.lora === undefined) {
     body.to(COMPUTE_DTYPES[config.precision]); // adapters have frozen theirs already
+    freeze(body);
   }
   await putBaseAtRest(body, { model: config.model, baseType });
   const model = withHead(
     strategy === 'single' ? body : offloaded(body, config, deviceBudget),
     config,
   );
-  for (const parameter of config.lora === undefined ? model.parameters() : []) {
-    parameter.requiresGrad = false;
-  }
+  freeze(model);
   await loadWeights(model, config);
   await materialize(model);
   return model;
+}
+
+function freeze(model: Module): void {
+  for (const parameter of model.parameters()) {
+    parameter.requiresGrad = false;
+  }
 }
 
 function offloaded(body: Body, config: OpenChoice, deviceBudget: number | undefined): TaskModule {

@@ -13,14 +13,18 @@ import { hubSettings } from './hub-settings.js';
 
 export interface DatasetOptions extends RepoOptions {
   /** The flag that names the data set. */
-  readonly flag: '--data' | '--valid';
+  readonly flag: keyof typeof DEFAULTS;
   /** Whether the files are needed, or their names alone. Default true. */
   readonly needsFiles?: boolean | undefined;
 }
 
 const README = 'README.md';
 /** The splits that are meant where a name has none. */
-const DEFAULTS = { '--data': ['train'], '--valid': ['validation', 'test'] } as const;
+const DEFAULTS = {
+  '--data': ['train'],
+  '--mine-negatives': ['train'],
+  '--valid': ['validation', 'test'],
+} as const;
 
 /**
  * Finds a data set, and downloads what the command needs of it; resolves to its name with commit,

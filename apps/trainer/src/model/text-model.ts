@@ -1,5 +1,6 @@
 // A model on disk for any task: a language model or an encoder, with what its files say of a head.
 
+import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type LazyTensor, parseModelConfig } from '@shardweave/nn';
@@ -13,7 +14,7 @@ import { withModelFiles } from '../files/file-source.js';
 import { isGgufFile } from '../files/gguf-model.js';
 import type { OwnHead, TaskHead } from '../task/task-head.js';
 import { isEncoder, type TextConfig } from '../task/text-config.js';
-import { CLASSES_FILE } from './adapter-directory.js';
+import { ADAPTER_FILES, CLASSES_FILE } from './adapter-directory.js';
 import { readEmbedder, readModelKind, withEncoder } from './encoder-directory.js';
 import { CONFIG_FILE, explainModel, readModelConfig, withModelState } from './model-directory.js';
 
@@ -56,8 +57,9 @@ export async function readTextModel(directory: string): Promise<TextModel> {
  */
 export async function readAdapterClasses(directory: string): Promise<OwnHead['classes']> {
   const path = join(directory, CLASSES_FILE);
+  const isAdapter = existsSync(join(directory, ADAPTER_FILES.config));
   // Other programs leave the base's config.json beside adapters of any kind.
-  if ((await readModelKind(directory)).classifier === undefined) {
+  if (!isAdapter || (await readModelKind(directory)).classifier === undefined) {
     return undefined;
   }
   return await explainModel(path, async () =>

@@ -118,6 +118,9 @@ export class RunMonitor {
       case 'final':
         this.#final = event.final;
         return;
+      case 'classes':
+        this.#records.add(event);
+        return;
       case 'sample': {
         const { prompt, text } = event;
         this.#records.add({ type: 'sample', step: this.#steps, prompt, text });

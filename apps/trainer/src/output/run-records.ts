@@ -2,6 +2,7 @@
 // metrics.jsonl, and the others those of events.jsonl; the page draws both, live or from a file.
 
 import type {
+  ClassesTold,
   RankEndKind,
   RankReady,
   RankStatus,
@@ -44,6 +45,7 @@ export type EventRecord =
       readonly prompt: string;
       readonly text: string;
     }
+  | ({ readonly type: 'classes'; readonly step: number } & ClassesTold)
   | ({ readonly type: 'save'; readonly atMs: number } & SaveWritten)
   | { readonly type: 'warning'; readonly text: string }
   | {

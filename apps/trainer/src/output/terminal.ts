@@ -95,6 +95,11 @@ export class Terminal {
     this.#bytes(`to ${name}`, done, total);
   }
 
+  /** Shows how many bytes of some data have become vectors, as tokenizing does. */
+  embedding(name: string, done: number, total: number): void {
+    this.#bytes(`vectors of ${name}`, done, total);
+  }
+
   #bytes(name: string, done: number, total: number): void {
     const what = `${formatBytes(done)} of ${formatBytes(total)} | ${name}`;
     this.#progress(what, done, total);

@@ -45,6 +45,17 @@ const digits = (value: number) => {
 /** The shortest text of at most four digits. */
 const short = (value: number) => String(Number(value.toPrecision(4)));
 
+/** The two figures of each task that tell most. */
+const FIGURES: readonly (readonly [first: string, second?: string])[] = [
+  ['ndcg@10', 'mrr'],
+  ['accuracy', 'f1'],
+  ['spearman'],
+];
+
+function figureSeries(name: string): ChartSeries {
+  return { name, value: ({ figures }) => or(figures?.[name]), isSparse: true };
+}
+
 export const CHARTS: readonly Chart[] = [
   {
     id: 'loss',
@@ -62,6 +73,19 @@ export const CHARTS: readonly Chart[] = [
     format: digits,
     formatTick: short,
     isNoisy: true,
+  },
+  {
+    id: 'figures',
+    title: 'Task',
+    unit: 'by what is evaluated',
+    series: [
+      ...FIGURES.map(([name]) => figureSeries(name)),
+      ...FIGURES.flatMap(([, second]) => second ?? []).map((name) => {
+        return { ...figureSeries(name), color: 'validation' };
+      }),
+    ],
+    format: digits,
+    formatTick: short,
   },
   {
     id: 'norm',

@@ -10,6 +10,7 @@ export class NotesView {
   readonly roots: readonly HTMLElement[];
   readonly #runs: readonly RunModel[];
   readonly #samples = emptyCard('samples', 'Samples');
+  readonly #classes = emptyCard('classes', 'Classes');
   readonly #saves = emptyCard('saves', 'Saves');
   readonly #warnings = emptyCard('warnings', 'Warnings');
   readonly #settings = emptyCard('settings', 'Settings');
@@ -17,15 +18,15 @@ export class NotesView {
 
   constructor(runs: readonly RunModel[]) {
     this.#runs = runs;
-    this.roots = [this.#warnings, this.#samples, this.#saves, this.#settings].map(
+    this.roots = [this.#classes, this.#warnings, this.#samples, this.#saves, this.#settings].map(
       ({ root }) => root,
     );
   }
 
   update(): void {
     const version = this.#runs
-      .map(({ samples, saves, warnings, header }) =>
-        [samples, saves, warnings, header].map(({ length }) => length).join(),
+      .map(({ classes, samples, saves, warnings, header }) =>
+        [classes?.step, ...[samples, saves, warnings, header].map(({ length }) => length)].join(),
       )
       .join(';');
     if (version === this.#version) {
@@ -33,6 +34,7 @@ export class NotesView {
     }
     this.#version = version;
     this.#show(this.#samples, samplesIn);
+    this.#show(this.#classes, classesIn);
     this.#show(this.#saves, savesIn);
     this.#show(this.#warnings, warningsIn);
     this.#show(this.#settings, settingsIn);
@@ -58,6 +60,34 @@ function samplesIn({ samples }: RunModel): HTMLElement[] {
     ]),
   );
   return figures.reverse();
+}
+
+/** The figures of each class, and how many of its texts were given which label. */
+function classesIn({ name, classes: found }: RunModel): HTMLElement[] {
+  if (found === undefined) {
+    return [];
+  }
+  const { step, classes = [], confusion } = found;
+  const figure = (value: number) => dataElement(value, value.toFixed(4));
+  const rows = classes.map(({ label, precision, recall, f1, support }) =>
+    tableRow([label, ...[precision, recall, f1].map(figure), dataElement(support, `${support}`)]),
+  );
+  const columns = ['Label', 'Precision', 'Recall', 'F1', 'Texts'];
+  const body = element('tbody', {}, rows);
+  const table = tableOf('Classes', columns, body, `Classes of ${name} after step ${step}`);
+  if (confusion === undefined) {
+    return [table];
+  }
+  const labels = classes.map(({ label }) => label);
+  const counts = confusion.map((row, i) =>
+    tableRow([labels[i] ?? '', ...row.map((count) => dataElement(count, String(count)))]),
+  );
+  const title = `Labels of ${name} (rows) and the ones given`;
+  return [
+    table,
+    element('p', { class: 'note' }, [`After step ${step}. Below: labels by row, given by column.`]),
+    tableOf('Confusion', ['Label', ...labels], element('tbody', {}, counts), title),
+  ];
 }
 
 function warningsIn({ warnings }: RunModel): HTMLElement[] {

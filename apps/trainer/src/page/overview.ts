@@ -67,6 +67,7 @@ export class Overview {
     if (last === undefined) {
       return [];
     }
+    const figures = lines.findLast((line) => line.figures != null)?.figures ?? {};
     const validation = lines.findLast(({ validLoss }) => validLoss != null)?.validLoss;
     const loss = lines.findLast((line) => line.loss !== null)?.loss;
     const exposed =
@@ -74,6 +75,7 @@ export class Overview {
     return [
       tile('Loss', loss, loss?.toFixed(4)),
       tile('Validation', validation, validation?.toFixed(4)),
+      ...Object.entries(figures).map(([name, value]) => tile(name, value, value.toFixed(4))),
       tile('Norm', last.gradNorm, last.gradNorm?.toFixed(3)),
       tile('Learning rate', last.lr, last.lr.toExponential(2)),
       tile('Tokens/s', last.tokensPerSecond, formatCount(last.tokensPerSecond)),

@@ -37,6 +37,8 @@ export class RunModel {
   readonly lines: StepLine[] = [];
   readonly ranks: RankModel[] = [];
   readonly samples: Of<'sample'>[] = [];
+  /** A classifier's classes, as the last evaluation found them. */
+  classes: Of<'classes'> | undefined;
   readonly saves: Of<'save'>[] = [];
   readonly warnings: string[] = [];
   /** Grows with each change, so that a view knows whether it is up to date. */
@@ -73,6 +75,9 @@ export class RunModel {
         return;
       case 'sample':
         this.samples.push(record);
+        return;
+      case 'classes':
+        this.classes = record;
         return;
       case 'save':
         this.#save(record);

@@ -2,6 +2,7 @@
 
 import type { BackendInfo, MemoryBytes, TraceEvent } from '@shardweave/tensor-core';
 import type { DataSize } from '../data/dataset.js';
+import type { Figures } from '../figures/figures.js';
 import type { TaskHead } from '../task/task-head.js';
 import type { CommTimes } from './comm-watch.js';
 import type { CommCounts } from './step/comm-counter.js';
@@ -44,6 +45,9 @@ export interface RankReady {
   /** What the task puts on the model, with labels that the data have told. Absent without one. */
   readonly head?: TaskHead | undefined;
 }
+
+/** The classes of a classifier as an evaluation finds them. */
+export type ClassesTold = Pick<Figures, 'classes' | 'confusion'>;
 
 /** A line of metrics.jsonl. */
 export interface StepMetrics {
@@ -183,6 +187,8 @@ export type RankEvent =
   /** From rank 0 alone, while the steps wait for an evaluation: its batches. */
   | { readonly type: 'evaluating'; readonly done: number; readonly total: number }
   /** From rank 0 alone: text that the trained model made, after its prompt. */
+  /** From rank 0 alone: what a classifier's evaluation after a step tells of its classes. */
+  | ({ readonly type: 'classes'; readonly step: number } & ClassesTold)
   | { readonly type: 'sample'; readonly prompt: string; readonly text: string }
   /** From rank 0 alone, before its first step; with --resume. */
   | { readonly type: 'resumed'; readonly from: ResumedFrom }

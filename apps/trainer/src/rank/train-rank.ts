@@ -140,6 +140,7 @@ export async function runSteps(
   step.loadScaler(resumed?.save?.record.scaler);
   const onStep = (done: number, total: number) => tell({ type: 'evaluating', done, total });
   const isGivenUp = saves?.isAsked;
+  let current = 0;
   const reached = await trainLoop({
     config,
     signal,
@@ -149,16 +150,23 @@ export async function runSteps(
       ((progress) => counter.pause(() => saves.after({ ...progress, scaler: step.scaler }))),
     runner: {
       runStep: (stepIndex, lr) => {
+        current = stepIndex + 1;
         watch.begin(stepIndex);
         return step.run(stepIndex, lr);
       },
       isTimeOver: clockOf(run, watch),
       evaluate:
         valid &&
-        (() =>
-          counter.pause(() =>
+        (async () => {
+          const found = await counter.pause(() =>
             evaluate({ config, rank, device, strategy, group, data: valid, onStep, isGivenUp }),
-          )),
+          );
+          const { classes, confusion } = found?.figures ?? {};
+          if (classes !== undefined) {
+            tell({ type: 'classes', step: current, classes, confusion });
+          }
+          return found;
+        }),
       resources: () => watch.end(),
     },
     onStep: (metrics, resources) => tell({ type: 'step', metrics, resources }),

@@ -70,6 +70,16 @@ export function resolveHead(
   }
 }
 
+/** What is put before queries and before documents; undefined where that is nothing. */
+export function promptsOf({ prompts = {} }: Pick<EmbedHead, 'prompts'>): {
+  readonly query: string | undefined;
+  readonly document: string | undefined;
+} {
+  // The first of these names is the one that sentence-transformers takes for documents.
+  const { query, document, passage, corpus } = prompts;
+  return { query, document: document ?? passage ?? corpus };
+}
+
 /**
  * The id of a label by its name or, where a data set has numbers in place of names, by that number.
  * Where labels are numbers themselves, such as stars from 1 to 5, another number is no id.
