@@ -41,6 +41,10 @@ const SECTION = { section_index: 0 };
 /** Half a surrogate pair, which no encoding of characters has. */
 const LONE_SURROGATE = /\p{Surrogate}/gu;
 
+/** Chinese characters beyond the first plane, as the Rust library knows them. */
+const FAR_CHINESE =
+  /[\u{20000}-\u{2a6df}\u{2a700}-\u{2b81f}\u{2b920}-\u{2ceaf}\u{2f800}-\u{2fa1f}]/gu;
+
 /** The other files that say how a text becomes tokens. */
 const SETTINGS = ['tokenizer_config.json', 'generation_config.json', 'config.json', TEMPLATE_FILE];
 
@@ -157,7 +161,9 @@ function makeTokenizer(
     places ??= { found: placesOf({ added_tokens: added, normalizer }, config, hub) };
     return places.found;
   };
-  const encodePiece = (text: string) => {
+  const isBert = handlesChinese(normalizer);
+  const encodePiece = (given: string) => {
+    const text = isBert ? given.replaceAll(FAR_CHINESE, ' $& ') : given;
     const { ids, tokens } = hub.encode(text, { add_special_tokens: false });
     const unknown = ids.findIndex((id) => !Number.isInteger(id));
     if (unknown >= 0) {
@@ -204,6 +210,23 @@ function makeTokenizer(
       return known.length === 0 ? '' : hub.decode(known, { clean_up_tokenization_spaces: false });
     },
   };
+}
+
+/**
+ * Whether a normalizer puts spaces around Chinese characters. The library does so for those of the
+ * first plane alone.
+ */
+function handlesChinese(normalizer: TokenizerJson['normalizer']): boolean {
+  const {
+    type,
+    handle_chinese_chars: isHandled,
+    normalizers = [],
+  } = (normalizer ?? {}) as {
+    readonly type?: string;
+    readonly handle_chinese_chars?: boolean;
+    readonly normalizers?: readonly NonNullable<TokenizerJson['normalizer']>[];
+  };
+  return (type === 'BertNormalizer' && isHandled === true) || normalizers.some(handlesChinese);
 }
 
 /** The special tokens of a tokenizer, told by what it makes of a text that has one token or two. */
