@@ -133,7 +133,7 @@ describe('vectors', () => {
     }
     const { out } = await run(['--field', 'body', '--quiet'], { input: jsonLines(rows) });
     expect(vectorsOf(out)).toEqual(wanted);
-    expect(JSON.parse(out.split('\n')[1]!)).toEqual({ id: 1, tags: ['a'], embedding: wanted[1] });
+    expect(JSON.parse(out.split('\n')[1]!)).toEqual({ ...rows[1], embedding: wanted[1] });
     const sniffed = await vectors([], { input: jsonLines(TEXTS.map((text) => ({ text }))) });
     expect(sniffed).toEqual(wanted);
   });

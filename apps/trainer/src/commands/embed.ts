@@ -16,7 +16,7 @@ import { writeOut } from './new-directory.js';
 export const embed = defineCommand({
   name: 'embed',
   description:
-    'Makes a vector of each text with an embedder: a line of JSON each, {"embedding"} and the other fields of the line, or a NumPy array. With --mine-negatives it finds hard negatives for pairs, to train an embedder or a reranker with.',
+    'Makes a vector of each text with an embedder: a line of JSON each, {"embedding"} behind the fields of its own line, or a NumPy array. With --mine-negatives it finds hard negatives for pairs, to train an embedder or a reranker with.',
   flags: EMBED,
   model: 'weights',
   examples: [

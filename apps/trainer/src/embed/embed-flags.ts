@@ -19,7 +19,7 @@ export const EMBED = {
   ]),
   field: flag(text, undefined, [
     '--field <NAME>',
-    `the field with the text; all others are kept (default: ${DEFAULT_FIELD})`,
+    `the field with the text; a line's fields are kept beside its vector (default: ${DEFAULT_FIELD})`,
   ]),
   prompt: flag(text, undefined, [
     '--prompt <NAME|TEXT>',

@@ -14,7 +14,7 @@ import { DEFAULT_FIELD, type EmbedFlags } from './embed-flags.js';
 /** A text to embed. */
 export interface TextLine {
   readonly text: string;
-  /** The line's other fields; none where the line is the text. */
+  /** The line's fields, the text among them; none where the line is the text. */
   readonly fields: Readonly<Record<string, unknown>>;
   /** Where it is for people, such as `--data: my.txt, line 3`. */
   readonly place: () => string;
@@ -31,7 +31,7 @@ export interface TextSource {
   lines(): AsyncGenerator<TextLine>;
 }
 
-/** What a line holds beside its text. */
+/** What a line holds. */
 type Reading = Pick<TextLine, 'text' | 'fields'>;
 
 const STANDARD_INPUT = 'standard input';
@@ -180,8 +180,8 @@ function plainText(line: string): Reading {
 
 function fieldReader(field: string): (line: string) => Reading {
   return (line) => {
-    const { [field]: own, ...fields } = parseLine(line);
-    const text = words({ [field]: own }, field);
+    const fields = parseLine(line);
+    const text = words(fields, field);
     if (text.trim() === '') {
       throw notWords(field, text);
     }
