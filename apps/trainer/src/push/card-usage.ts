@@ -8,14 +8,15 @@ import type { TaskHead } from '../task/task-head.js';
 import type { PushedRun } from './pushed-run.js';
 
 type Task = TaskHead['kind'];
+type UsedRun = Pick<PushedRun, 'kind' | 'task' | 'base' | 'labels' | 'path'>;
 
 /** Whether sentence-transformers reads what is there. */
-function isSentence({ path }: PushedRun): boolean {
+function isSentence({ path }: UsedRun): boolean {
   return existsSync(join(path, MODULES_FILE));
 }
 
 /** The fields by which the Hub shows what a model is for, and what reads it. */
-export function hubFields(run: PushedRun): {
+export function hubFields(run: UsedRun): {
   readonly library_name: string;
   readonly pipeline_tag: string;
 } {
@@ -33,7 +34,7 @@ export function hubFields(run: PushedRun): {
 }
 
 /** The lines of a shell and of Python that use what is in `repo`; none where they can't be said. */
-export function usageLines(run: PushedRun, repo: string): string[] {
+export function usageLines(run: UsedRun, repo: string): string[] {
   const { base, kind, task } = run;
   if (kind === 'adapter' && base === undefined) {
     return [];
@@ -50,7 +51,7 @@ export function usageLines(run: PushedRun, repo: string): string[] {
   ];
 }
 
-function modelLines(run: PushedRun, repo: string): string[] {
+function modelLines(run: UsedRun, repo: string): string[] {
   const name = JSON.stringify(repo);
   const lines: Readonly<Record<Task, readonly string[]>> = {
     lm: [],
@@ -67,7 +68,7 @@ function modelLines(run: PushedRun, repo: string): string[] {
   return run.task === 'embed' && !isSentence(run) ? [] : [...lines[run.task]];
 }
 
-function adapterLines({ task, labels }: PushedRun, repo: string): string[] {
+function adapterLines({ task, labels }: UsedRun, repo: string): string[] {
   const classes: Readonly<Record<Task, string>> = {
     lm: 'AutoPeftModelForCausalLM',
     embed: 'AutoPeftModelForFeatureExtraction',
