@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { readSafetensors } from '@shardweave/nn';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { classifierFiles, embedderFiles, writeFiles } from './support/encoder-files.js';
 import { runCli } from './support/run-cli.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';
 
@@ -97,6 +98,14 @@ describe('inspect', () => {
     const bare = join(root, 'bare');
     cpSync(join(out, 'model/config.json'), join(bare, 'config.json'));
     expect((await inspect(bare)).out).toMatch(/none: a run from here starts from random weights/);
+  });
+
+  it('knows encoders and classifiers', async () => {
+    const embedder = writeFiles(join(root, 'embedder'), embedderFiles());
+    const classifier = writeFiles(join(root, 'classifier'), classifierFiles(['calm', 'storm']));
+    const [bare, whole] = [await asJson(embedder), await asJson(classifier)];
+    expect(bare).toMatchObject({ kind: 'model', model: { family: 'bert' } });
+    expect(whole.sums[0].tensors).toBe(bare.sums[0].tensors + 2);
   });
 
   it('finds a flipped bit in any file by --verify, and names the file', async () => {

@@ -167,21 +167,29 @@ describe('the first loss', () => {
   });
 });
 
-describe.each(Object.keys(TASKS) as (keyof typeof TASKS)[])('%s', (task) => {
+/** A kind of each objective runs, and with SHARDWEAVE_LONG=1 all of them. */
+const KINDS = (process.env.SHARDWEAVE_LONG === '1'
+  ? Object.keys(TASKS)
+  : ['pairs', 'one label']) as unknown as readonly (keyof typeof TASKS)[];
+
+describe.each(KINDS)('%s', (task) => {
   const isPairs = task === 'pairs' || task === 'scores';
 
   it('have equal losses by every strategy, on any number of ranks', async () => {
-    const wanted = lossesOf(await run(task, '--strategy single --steps 2'));
+    const single = await run(task, '--strategy single --steps 2');
+    const wanted = lossesOf(single);
     expect(wanted[1]).toBeLessThan(wanted[0]!);
-    const isFirst = task === 'pairs' || task === 'one label';
     const ways = [
-      ...(isFirst ? ['--strategy ddp --ranks 4', '--strategy offload --slices 2'] : []),
+      '--strategy ddp --ranks 4',
+      '--strategy offload --slices 2',
       isPairs ? '--strategy fsdp --ranks 4 --chunk-size 3' : '--ranks 3 --grad-accum 2',
     ];
     for (const way of ways) {
-      const found = lossesOf(await run(task, `${way} --steps 2`));
-      for (const [i, loss] of found.entries()) {
+      const { steps } = await run(task, `${way} --steps 2`);
+      for (const [i, { loss, gradNorm }] of steps.entries()) {
         expect(Math.abs(loss / wanted[i]! - 1), `${way}, step ${i + 1}`).toBeLessThan(3e-6);
+        // AdamW's steps would be the same whatever the gradients are multiplied by.
+        expect(gradNorm! / single.steps[i]!.gradNorm!, way).toBeCloseTo(1, 4);
       }
     }
   });
@@ -210,6 +218,27 @@ describe.each(Object.keys(TASKS) as (keyof typeof TASKS)[])('%s', (task) => {
       expect(found.values[name], name).toBeCloseTo(value, 5);
     }
   });
+});
+
+it.each([
+  ['embed', `--task embed --model ${encoder} --pooling cls --data ${pairs}`],
+  ['classify', `--task classify --model ${encoder} --data ${labelled}`],
+])('adapters that %s say what their head is, alone and merged', async (task, flags) => {
+  const out = join(scratch, `lora-${task}`);
+  const data = flags.split(' ').at(-1)!;
+  const lora = `--lora-rank 2 --strategy single --valid ${data} --steps 2 --out ${out}`;
+  const { steps } = await runLine(`${flags} ${REST} ${lora}`);
+  const merged = join(scratch, `merged-${task}`);
+  const merge = `merge --model ${encoder} --adapter ${out} --out ${merged}`;
+  expect((await runCli(merge.split(' '))).err).toBe('');
+  for (const model of [`${encoder} --adapter ${out}`, merged]) {
+    const line = `eval --model ${model} --data ${data} --seq 32 --batch 8 --device cpu --threads 1 --json`;
+    const { out: text, err } = await runCli(line.split(' '));
+    expect(err).toBe('');
+    const found = JSON.parse(text) as { task: string; loss: number };
+    expect(found.task).toBe(task);
+    expect(found.loss).toBeCloseTo(steps.at(-1)!.validLoss!, 4);
+  }
 });
 
 const told = ({ steps }: RunRecord) =>

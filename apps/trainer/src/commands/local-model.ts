@@ -3,6 +3,7 @@
 
 import { existsSync } from 'node:fs';
 import { UsageError } from '../errors.js';
+import { SENTENCE_FILES } from '../files/sentence-files.js';
 import { HubUnreachableError } from '../hub/hub-errors.js';
 import type { HubOptions } from '../hub/hub-model.js';
 import { type HubName, isCommit } from '../hub/hub-name.js';
@@ -114,7 +115,9 @@ function nameOf(key: Key, flags: ModelFlags): ModelName | undefined {
 async function find(key: Key, name: ModelName, options: HubOptions): Promise<string> {
   if (key === 'adapter') {
     const { hubAdapter } = await import('../hub/hub-adapter.js');
-    const names = { needed: Object.values(ADAPTER_FILES), other: [CLASSES_FILE] };
+    // What our own runs leave beside adapters: labels, or how an embedder pools.
+    const other = [CLASSES_FILE, ...SENTENCE_FILES, '1_Pooling/config.json'];
+    const names = { needed: Object.values(ADAPTER_FILES), other };
     return await hubAdapter(name, names, options);
   }
   const { hubModel } = await import('../hub/hub-model.js');

@@ -12,7 +12,7 @@ import { findAdapter, isWhole, readAdapter, withAdapterState } from '../model/ad
 import { findWeights } from '../model/model-directory.js';
 import {
   configFor,
-  readAdapterClasses,
+  ownHead,
   readTextModel,
   usualTask,
   withTaskState,
@@ -101,8 +101,7 @@ async function taskOf(
   adapter: string,
 ): Promise<{ readonly modelConfig: TextConfig; readonly head: TaskHead }> {
   const { config, own } = await readTextModel(path);
-  const classes = await readAdapterClasses(adapter);
-  const head = classes ? { classes } : own;
+  const head = await ownHead(own, adapter);
   const task = usualTask(config, head);
   const modelConfig = configFor(task, config);
   return { modelConfig, head: resolveHead({ task, pooling: undefined }, modelConfig, head) };

@@ -7,7 +7,7 @@ import { ONNX_TEXTS, type OnnxDType, OnnxError, type OnnxTask, onnxFiles } from 
 import { UsageError } from '../errors.js';
 import { isGgufFile } from '../files/gguf-model.js';
 import { readTexts } from '../files/read-texts.js';
-import { writeDirectory } from '../files/write-file.js';
+import { textFile, writeDirectory } from '../files/write-file.js';
 import { flag, needed, type ValuesOf } from '../flags/flag.js';
 import { file, someOf } from '../flags/flag-kinds.js';
 import { formatBytes, formatCount } from '../format.js';
@@ -151,10 +151,7 @@ function cutAtLength(texts: Map<string, string>, most: number, path: string): vo
 
 /** The files that say how an embedder pools, which transformers.js passes over. */
 async function embedderFiles(path: string) {
-  return [...(await embedderTexts(path))].map(([name, text]) => {
-    const bytes = new TextEncoder().encode(text);
-    return { name, byteLength: bytes.byteLength, pieces: () => [bytes] };
-  });
+  return [...(await embedderTexts(path))].map(([name, text]) => textFile(name, text));
 }
 
 /** What to type in transformers.js. */

@@ -30,7 +30,7 @@ import { absoluteData } from '../hub/data-name.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findModelDirectory } from '../model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
-import { configFor, readAdapterClasses, readTextModel } from '../model/text-model.js';
+import { configFor, ownHead, readTextModel } from '../model/text-model.js';
 import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';
 import { resolveHead } from '../task/task-head.js';
 import {
@@ -73,7 +73,7 @@ export async function resolveConfig(
     model.kind === 'preset'
       ? { config: PRESETS[model.name as PresetName].config, own: {} }
       : await readTextModel(model.path);
-  const classes = lora?.directory && (await readAdapterClasses(lora.directory));
+  const head = await ownHead(own, lora?.directory);
   const { task } = flags;
   const modelConfig = withDropout(configFor(task, found), flags.dropout);
   const seq = rowLength(flags, modelConfig);
@@ -89,13 +89,13 @@ export async function resolveConfig(
     threads: flags.threads ?? Math.min(MAX_THREADS, Math.max(1, Math.floor(cores / ranks))),
     model,
     modelConfig,
-    head: resolveHead({ task, pooling }, modelConfig, classes ? { classes } : own),
+    head: resolveHead({ task, pooling }, modelConfig, head),
     lora,
     tokenizer: tokenizerName(flags, model, modelConfig),
     evalEvery: flags.evalEvery ?? DEFAULT_EVAL_EVERY,
     evalBatches: flags.evalBatches ?? DEFAULT_EVAL_BATCHES,
     seq,
-    lr: flags.lr ?? defaultLearningRate(modelConfig, task, model),
+    lr: flags.lr ?? defaultLearningRate(modelConfig, { task, model, lora }),
     final: flags.final ?? (flags.patience && flags.out ? 'best' : 'last'),
     keep: flags.keep ?? DEFAULT_KEEP,
   };
@@ -316,8 +316,12 @@ function withDropout(config: TextConfig, p: number | undefined): TextConfig {
     : { ...config, attention_dropout: p };
 }
 
-function defaultLearningRate(config: TextConfig, task: Flags['task'], model: ModelSource): number {
-  if (task !== 'lm' && model.kind === 'directory' && model.hasWeights) {
+function defaultLearningRate(
+  config: TextConfig,
+  { task, model, lora }: Pick<RunConfig, 'task' | 'model' | 'lora'>,
+): number {
+  const isTuned = model.kind === 'directory' && model.hasWeights && lora === undefined;
+  if (task !== 'lm' && isTuned) {
     return DEFAULT_LR.tuned; // larger steps would undo what the encoder has learnt
   }
   return countParameters(config) < LARGE_PARAMETERS ? DEFAULT_LR.small : DEFAULT_LR.large;

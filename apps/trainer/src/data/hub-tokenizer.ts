@@ -18,7 +18,7 @@ import {
 } from '@shardweave/gguf/tokenizer-files';
 import { UsageError } from '../errors.js';
 import { ggufTexts, ggufTokenizer, isGgufFile } from '../files/gguf-model.js';
-import type { FilePieces } from '../files/write-file.js';
+import { type FilePieces, textFile } from '../files/write-file.js';
 import { describeSystemError } from '../system-error.js';
 import { ChatTemplate } from './chat-template.js';
 import { type CutPlaces, cutText, PIECE_CHARS, splitsAtPlaces, usualPlaces } from './cut-text.js';
@@ -64,10 +64,7 @@ export async function openHubTokenizer(directory: string): Promise<Tokenizer> {
 /** The files of a model's tokenizer, of which a trained model gets copies. */
 export async function tokenizerFiles(directory: string): Promise<readonly FilePieces[]> {
   if (isGgufFile(directory)) {
-    return [...(await ggufTokenizer(directory))].map(([name, text]) => {
-      const bytes = new TextEncoder().encode(text);
-      return { name, byteLength: bytes.byteLength, pieces: () => [bytes] };
-    });
+    return [...(await ggufTokenizer(directory))].map(([name, text]) => textFile(name, text));
   }
   const files = await Promise.all(
     TOKENIZER_FILES.map(async (name) => {

@@ -30,6 +30,12 @@ export interface FilePieces {
   pieces(): AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
 }
 
+/** A file of a text. */
+export function textFile(name: string, text: string): FilePieces {
+  const bytes = new TextEncoder().encode(text);
+  return { name, byteLength: bytes.byteLength, pieces: () => [bytes] };
+}
+
 export interface PiecesOptions extends WriteOptions {
   /** The number of all bytes, for the error of a full disk. */
   readonly byteLength?: number | undefined;

@@ -10,13 +10,7 @@ import { isGgufFile } from '../files/gguf-model.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findWeights, withModelState } from '../model/model-directory.js';
-import {
-  configFor,
-  readAdapterClasses,
-  readTextModel,
-  requireHead,
-  usualTask,
-} from '../model/text-model.js';
+import { configFor, ownHead, readTextModel, requireHead, usualTask } from '../model/text-model.js';
 import { DeviceHost } from '../rank/device-host.js';
 import type { TaskModule } from '../rank/objectives/objective.js';
 import { COMPUTE_DTYPES, type ModelChoice } from '../rank/strategies/model-choice.js';
@@ -82,8 +76,7 @@ export async function readChoice(
   const path = findWeights(flags.model);
   const { config, own } = await readTextModel(path);
   const adapter = flags.adapter === undefined ? undefined : findAdapter(flags.adapter);
-  const classes = adapter && (await readAdapterClasses(adapter));
-  const head = classes ? { classes } : own;
+  const head = await ownHead(own, adapter);
   const kind = task ?? usualTask(config, head);
   const modelConfig = configFor(kind, config);
   requireHead(kind, flags.adapter ?? path, head);

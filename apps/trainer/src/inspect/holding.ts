@@ -23,14 +23,18 @@ import {
   readAdapter,
   withAdapterState,
 } from '../model/adapter-directory.js';
+import { readModelKind, withEncoder } from '../model/encoder-directory.js';
+import { explainModel, findModelDirectory } from '../model/model-directory.js';
 import {
-  explainModel,
-  findModelDirectory,
-  readModelConfig,
-  withModelState,
-} from '../model/model-directory.js';
+  configFor,
+  readTextModel,
+  type TextModel,
+  usualTask,
+  withTaskState,
+} from '../model/text-model.js';
 import type { SavedRun } from '../saves/saved-run.js';
-import { countParameters, type TextConfig } from '../task/text-config.js';
+import { resolveHead } from '../task/task-head.js';
+import { countParameters, isEncoder, type TextConfig } from '../task/text-config.js';
 
 export interface TensorRow {
   readonly name: string;
@@ -135,11 +139,20 @@ async function readFiles(path: string, given: string): Promise<Holding> {
       : 'holds nothing that is known here';
     throw new UsageError(`${given} ${what}. ${EXPECTED}`);
   }
-  const config = await readModelConfig(directory.path);
-  const tensors = directory.hasWeights
-    ? await withModelState(directory.path, config, async (state) => rowsOf(state))
-    : [];
+  const { config, own } = await readTextModel(directory.path);
+  const tensors = directory.hasWeights ? await tensorsIn(directory.path, { config, own }) : [];
   return { kind: 'model', path: directory.path, model: factsOf(config), tensors };
+}
+
+async function tensorsIn(path: string, { config, own }: TextModel): Promise<TensorRow[]> {
+  if (isEncoder(config)) {
+    const kind = await readModelKind(path);
+    return await withEncoder(path, kind, async ({ state }) => rowsOf(state));
+  }
+  const task = own.classes === undefined ? 'lm' : usualTask(config, own);
+  const modelConfig = configFor(task, config);
+  const head = resolveHead({ task, pooling: undefined }, modelConfig, own);
+  return await withTaskState(path, { modelConfig, head }, async (state) => rowsOf(state));
 }
 
 /** A file's model, its tensors with the types that they have in it. */

@@ -20,7 +20,7 @@ import {
 import { UsageError } from '../errors.js';
 import { explainFiles, FileSource } from '../files/file-source.js';
 import { RUN_FILES } from '../files/run-files.js';
-import type { FilePieces } from '../files/write-file.js';
+import { type FilePieces, textFile } from '../files/write-file.js';
 import { type HubName, parseHubName } from '../hub/hub-name.js';
 
 export const ADAPTER_FILES = {
@@ -116,28 +116,24 @@ export function adapterFiles(
     readonly revision?: string | undefined;
     readonly fanInFanOut: boolean;
     readonly taskType?: 'CAUSAL_LM' | 'FEATURE_EXTRACTION' | 'SEQ_CLS';
-    /** The config.json of a classifier, whose labels adapter_config.json has no place for. */
-    readonly classes?: string | undefined;
+    /** What adapter_config.json has no place for. */
+    readonly beside?: readonly FilePieces[] | undefined;
   },
 ): readonly FilePieces[] {
-  const { config, classes, ...rest } = options;
+  const { config, beside = [], ...rest } = options;
   const modulesToSave = WHOLE.modulesToSave.filter((name) =>
     [...state.keys()].some((path) => `.${path}`.includes(`.${name}.`)),
   );
   const saved = modulesToSave.length === 0 ? config : { ...config, modulesToSave };
   const tensors = peftState(state, WHOLE);
   const metadata = { format: 'pt' };
-  const textFile = (name: string, content: string) => {
-    const bytes = new TextEncoder().encode(content);
-    return { name, byteLength: bytes.byteLength, pieces: () => [bytes] };
-  };
   return [
     {
       name: ADAPTER_FILES.weights,
       byteLength: safetensorsByteLength(tensors, { metadata }),
       pieces: () => safetensorsPieces(tensors, { metadata }),
     },
-    ...(classes === undefined ? [] : [textFile(CLASSES_FILE, classes)]),
+    ...beside,
     textFile(ADAPTER_FILES.config, peftConfigText(saved, rest)),
   ];
 }

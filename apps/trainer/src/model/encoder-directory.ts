@@ -60,7 +60,7 @@ function modelKindOf(config: string): ModelKind {
  */
 export async function readEmbedder(
   directory: string,
-  { isEncoder }: ModelKind,
+  { isEncoder }: Pick<ModelKind, 'isEncoder'>,
 ): Promise<SentenceTransformersConfig | undefined> {
   if (isGgufFile(directory)) {
     return undefined;

@@ -67,6 +67,19 @@ export async function readAdapterClasses(directory: string): Promise<OwnHead['cl
   );
 }
 
+/**
+ * What the files of a model, or those of adapters for it, say of the head.
+ * @param adapter the directory of adapters; undefined for none
+ */
+export async function ownHead(own: OwnHead, adapter: string | undefined): Promise<OwnHead> {
+  if (adapter === undefined) {
+    return own;
+  }
+  const classes = await readAdapterClasses(adapter);
+  const sentence = await readEmbedder(adapter, { isEncoder: false });
+  return classes !== undefined ? { classes } : sentence !== undefined ? { sentence } : own;
+}
+
 /** What a model is for, as far as its files say: else an encoder embeds, and a decoder writes. */
 export function usualTask(config: TextConfig, { classes, sentence }: OwnHead): TaskHead['kind'] {
   if (classes !== undefined) {

@@ -9,13 +9,13 @@ import {
   sequenceClassifierFiles,
 } from '@shardweave/nn/embedding';
 import { tokenizerFiles } from '../data/hub-tokenizer.js';
-import type { FilePieces } from '../files/write-file.js';
+import { type FilePieces, textFile } from '../files/write-file.js';
 import { hubNameOf } from '../hub/hub-name.js';
 import { parseModelName } from '../hub/model-name.js';
 import type { RunConfig } from '../run-config.js';
 import type { EmbedHead } from '../task/task-head.js';
-import { isEncoder, languageConfig, widthOf } from '../task/text-config.js';
-import { adapterFiles } from './adapter-directory.js';
+import { isEncoder, languageConfig, type TextConfig, widthOf } from '../task/text-config.js';
+import { adapterFiles, CLASSES_FILE } from './adapter-directory.js';
 import type { ModelState } from './model-directory.js';
 
 /** What has been trained, or at least its names, dtypes and shapes. */
@@ -46,14 +46,10 @@ export async function trainedFiles(
     case 'lm':
       return [...tokenizer, ...modelFiles(languageConfig(modelConfig), state, options)];
     case 'embed': {
-      const sentence = sentenceTransformersFiles({
-        ...sentenceOf(head),
-        width: widthOf(modelConfig),
-      });
       const files = isEncoder(modelConfig)
         ? encoderFiles(modelConfig, state, options)
         : modelFiles(modelConfig, state, options);
-      return [...tokenizer, ...files, ...sentence.map(({ path, text }) => textFile(path, text))];
+      return [...tokenizer, ...files, ...sentenceFiles(head, modelConfig)];
     }
     default: {
       const { labels, problemType } = head;
@@ -63,26 +59,27 @@ export async function trainedFiles(
   }
 }
 
-/** What PEFT calls the task of adapters, and the labels of a classifier. */
+/**
+ * What PEFT calls the task of adapters, and the files that say what adapter_config.json has no
+ * place for: the labels of a classifier, and how an embedder pools.
+ */
 function typeOf({ head, modelConfig }: Pick<RunConfig, 'head' | 'modelConfig'>) {
   switch (head.kind) {
     case 'lm':
       return { taskType: 'CAUSAL_LM' } as const;
-    case 'embed':
-      return { taskType: 'FEATURE_EXTRACTION' } as const;
+    case 'embed': {
+      const beside = sentenceFiles(head, modelConfig);
+      return { taskType: 'FEATURE_EXTRACTION', beside } as const;
+    }
     default: {
       const { labels, problemType } = head;
-      const classes = sequenceClassifierConfigText({ base: modelConfig, labels, problemType });
-      return { taskType: 'SEQ_CLS', classes } as const;
+      const text = sequenceClassifierConfigText({ base: modelConfig, labels, problemType });
+      return { taskType: 'SEQ_CLS', beside: [textFile(CLASSES_FILE, text)] } as const;
     }
   }
 }
 
-function sentenceOf({ kind: _, ...config }: EmbedHead): Omit<EmbedHead, 'kind'> {
-  return config;
-}
-
-function textFile(name: string, text: string): FilePieces {
-  const bytes = new TextEncoder().encode(text);
-  return { name, byteLength: bytes.byteLength, pieces: () => [bytes] };
+function sentenceFiles({ kind: _, ...config }: EmbedHead, modelConfig: TextConfig): FilePieces[] {
+  const files = sentenceTransformersFiles({ ...config, width: widthOf(modelConfig) });
+  return files.map(({ path, text }) => textFile(path, text));
 }
