@@ -2,7 +2,7 @@ import { defineConfig } from 'tsup';
 import { declarations } from '../../tooling/tsup/declarations.ts';
 
 export default defineConfig({
-  entry: ['src/index.ts'],
+  entry: { index: 'src/index.ts', 'proto-message': 'src/proto-message.ts' },
   format: 'esm',
   dts: declarations(),
   clean: true,

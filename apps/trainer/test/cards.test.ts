@@ -149,7 +149,8 @@ describe('two ranks on one adapter', () => {
     });
     const records: RunRecord[] = [];
     const terminal = new Terminal({ out: sink, err: sink, isQuiet: false, env: {}, steps: 1 });
-    const monitor = new RunMonitor(config, terminal, { onRecord: (one) => records.push(one) });
+    const listener = { onRecord: (record: RunRecord) => records.push(record) };
+    const monitor = new RunMonitor(config, terminal, { listeners: [listener] });
     monitor.handle({ type: 'ready', ready: readyOn(0) });
     monitor.handle({ type: 'ready', ready: readyOn(1) });
     const text = expect.stringMatching(/^Ranks 0, 1 share one adapter, NVIDIA H100/);

@@ -106,6 +106,10 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   dashboard: ['', '--dashboard'],
   check: ['', '--check'],
   logEvery: ['', '--log-every 5'],
+  sampleEvery: ['', '--sample-every 5'],
+  samplePrompt: ['', '--sample-prompt b'],
+  tensorboard: ['--out a', '--out a --tensorboard'],
+  onStep: ['', '--on-step cat'],
   quiet: ['', '--quiet'],
 };
 
@@ -284,6 +288,17 @@ const REFUSED: readonly (readonly [name: keyof Flags, line: string, says: string
     'is for --schedule cosine or wsd, got --schedule constant.',
   ],
   ['final', '--final last', 'is for --out, which is not given.'],
+  ['tensorboard', '--tensorboard', 'is for --out, which is not given.'],
+  [
+    'sampleEvery',
+    '--task embed --data a.jsonl --sample-every 5',
+    'is for --task lm, got --task embed. Use --task lm, or leave --sample-every out.',
+  ],
+  [
+    'samplePrompt',
+    '--task embed --data a.jsonl --sample-prompt b',
+    'is for --task lm, got --task embed.',
+  ],
   ['saveEvery', '--save-every 5', 'is for --out, which is not given.'],
   ['keep', '--out x --keep 5', 'is for --save-every, which is not given.'],
   ['maxRestarts', '--out x --max-restarts 5', 'is for --save-every, which is not given.'],

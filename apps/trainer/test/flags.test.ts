@@ -81,6 +81,10 @@ describe('the flags of train', () => {
       '--dashboard [PORT]',
       '--check',
       '--log-every <N>',
+      '--sample-every <N>',
+      '--sample-prompt <TEXT>',
+      '--tensorboard',
+      '--on-step <CMD>',
       '--quiet',
     ]);
   });

@@ -25,7 +25,10 @@ const METRICS: StepMetrics = {
   skipped: false,
   stepMs: 182.4,
   tokensPerSecond: 11_234,
+  tokens: 245_760,
+  epoch: 0.25,
 };
+const PACE = { isDue: true, loss: METRICS.loss, elapsedMs: 22_000, leftMs: 161_000 };
 const RESOURCES = { peakBytes: 412 * 2 ** 20, wireBytes: 38.4 * 2 ** 20 };
 
 /** How a line begins while a progress bar is shown. */
@@ -34,10 +37,11 @@ const CLEAR_LINE = '\r\u001b[2K';
 class Sink extends Writable {
   text = '';
   readonly isTTY: boolean;
-  readonly columns = 80;
-  constructor(isTTY: boolean) {
+  readonly columns: number;
+  constructor(isTTY: boolean, columns = 80) {
     super();
     this.isTTY = isTTY;
+    this.columns = columns;
   }
   override _write(chunk: Buffer, _: string, done: () => void): void {
     this.text += chunk.toString();
@@ -69,14 +73,14 @@ describe('numbers', () => {
 
 describe('the step line', () => {
   it('has what a person looks for', () => {
-    expect(stepLine(METRICS, RESOURCES, { steps: 1000 }).replace(/ +/g, ' ')).toBe(
-      'step 120/1000 | loss 3.4127 | norm 0.91 | lr 2.7e-4 | 182 ms | 11.2k tok/s | peak 412 MiB | wire 38.4 MiB',
+    expect(stepLine(METRICS, RESOURCES, { steps: 1000, pace: PACE }).replace(/ +/g, ' ')).toBe(
+      'step 120/1000 | loss 3.4127 | norm 0.91 | lr 2.7e-4 | 182 ms | 11.2k tok/s | 246k tokens | epoch 0.25 | 22 s, 2 min 41 s left | peak 412 MiB | wire 38.4 MiB',
     );
   });
 
   it('keeps its columns', () => {
     const lines = [
-      stepLine(METRICS, RESOURCES, { steps: 1000 }),
+      stepLine(METRICS, RESOURCES, { steps: 1000, pace: PACE }),
       stepLine(
         {
           ...METRICS,
@@ -88,7 +92,7 @@ describe('the step line', () => {
           tokensPerSecond: 900,
         },
         { peakBytes: 1000, wireBytes: 0 },
-        { steps: 1000 },
+        { steps: 1000, pace: { ...PACE, loss: 11.5, elapsedMs: 900, leftMs: 3e6 } },
       ),
     ];
     const bars = lines.map((line) => [...line.matchAll(/\|/g)].map((match) => match.index));
@@ -97,10 +101,11 @@ describe('the step line', () => {
 
   it('says when a step was skipped', () => {
     const skipped = { ...METRICS, gradNorm: null, skipped: true };
-    const line = stepLine(skipped, RESOURCES, { steps: 1000 });
+    const line = stepLine(skipped, RESOURCES, { steps: 1000, pace: PACE });
     expect(line).toMatch(/norm +inf .*skipped: overflow$/);
     const empty = { ...skipped, loss: Number.NaN, targets: 0 };
-    const emptyLine = stepLine(empty, RESOURCES, { steps: 1000 });
+    const pace = { ...PACE, loss: Number.NaN };
+    const emptyLine = stepLine(empty, RESOURCES, { steps: 1000, pace });
     expect(emptyLine).toMatch(/loss +- \| norm +- .*skipped: no targets$/);
     expect(emptyLine.indexOf('| lr')).toBe(line.indexOf('| lr'));
   });
@@ -110,12 +115,14 @@ describe('the step line on a narrow terminal', () => {
   it('leaves out what matters least, and stays one line', () => {
     const skipped = { ...METRICS, skipped: true };
     for (const width of [30, 60, 80, 100, 120]) {
-      const line = stepLine(METRICS, RESOURCES, { steps: 1000, width });
+      const line = stepLine(METRICS, RESOURCES, { steps: 1000, pace: PACE, width });
       expect(line.length).toBeLessThanOrEqual(Math.max(width, 44));
       expect(line).toMatch(/^step {2}120\/1000 \| loss {2}3\.4127 .*182 ms/);
-      expect(stepLine(skipped, RESOURCES, { steps: 1000, width })).toMatch(/skipped: overflow$/);
+      expect(stepLine(skipped, RESOURCES, { steps: 1000, pace: PACE, width })).toMatch(
+        /skipped: overflow$/,
+      );
     }
-    const at80 = stepLine(METRICS, RESOURCES, { steps: 1000, width: 80 });
+    const at80 = stepLine(METRICS, RESOURCES, { steps: 1000, pace: PACE, width: 80 });
     expect(at80).toContain('tok/s');
     expect(at80).not.toContain('wire');
   });
@@ -164,6 +171,42 @@ describe('Terminal', () => {
     expect([...out.text.matchAll(/^step +(\d+)/gm)].map(([, step]) => Number(step))).toEqual([
       ...[1, 4, 6, 7, 8, 11],
     ]);
+  });
+
+  it('has all steps for a minute, then one in ten seconds with the mean loss since', () => {
+    let nowMs = 0;
+    const out = new Sink(false);
+    const options = { out, err: new Sink(false), isQuiet: false, env: {}, steps: 100 };
+    const made = new Terminal({ ...options, now: () => nowMs });
+    // The run goes on behind step 60. Each step takes 2 s, of which half is its own.
+    for (let step = 61; step <= 100; step++) {
+      nowMs += 2000;
+      made.step({ ...METRICS, step, loss: step, stepMs: 1000, targets: step }, RESOURCES);
+    }
+    const lines = [
+      ...out.text.matchAll(/^step +(\d+)\/100 \| loss +([\d.]+) .*? \| +([^|]*left)/gm),
+    ];
+    const shown = lines.map(([, step]) => Number(step));
+    expect(shown.slice(0, 30)).toEqual(Array.from({ length: 30 }, (_, i) => 61 + i));
+    expect(shown.slice(30)).toEqual([95, 100]);
+    const mean = (91 ** 2 + 92 ** 2 + 93 ** 2 + 94 ** 2 + 95 ** 2) / (91 + 92 + 93 + 94 + 95);
+    expect(lines[30]![2]).toBe(mean.toFixed(4));
+    expect(lines[9]![3]!.replace(/ +/g, ' ')).toBe('19 s, 1 min left');
+  });
+
+  it('has a header that fits its width', () => {
+    const out = new Sink(true, 40);
+    const env = { NO_COLOR: '1' };
+    const made = new Terminal({ out, err: new Sink(false), isQuiet: false, env, steps: 1 });
+    const path = '/a/path/that/is/longer/than/the/terminal';
+    made.header([`adamw   ${'lr 0.1 cosine, '.repeat(5)}seed 1`, `out     ${path}`]);
+    const lines = out.text.trimEnd().split('\n');
+    expect(Math.max(...lines.map(({ length }) => length))).toBeLessThanOrEqual(40);
+    expect(lines.slice(0, 2)).toEqual([
+      'adamw   lr 0.1 cosine, lr 0.1 cosine, lr',
+      '        0.1 cosine, lr 0.1 cosine, lr',
+    ]);
+    expect(lines.map((line) => line.slice(8)).join('')).toContain(path);
   });
 
   it('has colors and a bar on a terminal, and no colors with NO_COLOR', () => {
@@ -225,7 +268,7 @@ describe('Terminal', () => {
     // The bar draws itself ten times a second at most.
     await vi.waitFor(() => {
       made.evaluating(2, 3);
-      expect(err.text).toMatch(/0\/9 \| .* left \| evaluating 2\/3/);
+      expect(err.text).toMatch(/0\/9 \| starting \| evaluating 2\/3/);
     });
     const { length } = err.text;
     made.evaluating(3, 3);

@@ -233,8 +233,9 @@ describe('events.jsonl', () => {
     const counters = new PrometheusText();
     const { events, held } = await record('--ranks 1 --save-every 2 --resume auto', undefined, {
       out,
-      onRecord: (each) => counters.add(each),
-      onEarlier: (each) => earlier.push(each),
+      listeners: [
+        { onRecord: (each) => counters.add(each), onEarlier: (each) => earlier.push(each) },
+      ],
     });
     const [first, second] = events.flatMap(({ type }, i) => (type === 'run' ? [i] : []));
     const stepsOf = (part: readonly EventRecord[]) =>
@@ -278,7 +279,7 @@ describe('events.jsonl', () => {
       type: 'step',
       metrics: {
         ...{ step: 1, loss, targets: 9, stepMs: 1, tokensPerSecond: 9, lr: 0.1 },
-        ...{ gradNorm: null, lossScale: 1, skipped: false },
+        ...{ gradNorm: null, lossScale: 1, skipped: false, tokens: 9, epoch: 1 },
       },
       resources: { peakBytes: 0, wireBytes: 0 },
     });
@@ -298,7 +299,7 @@ describe('events.jsonl', () => {
     const config = await resolveConfig(parseFlags(QUICK.split(' '), () => {}));
     const io = { out: process.stdout, err: process.stderr, isQuiet: true, env: {}, steps: 3 };
     const monitor = new RunMonitor(config, new Terminal(io), {
-      onRecord: (record) => directory.add(record),
+      listeners: [{ onRecord: (record) => directory.add(record) }],
     });
     const save = { step: 2, directory: 'saves/step-000002', bytes: 40, ms: 7, waitMs: 1 };
     monitor.handle({ type: 'save', save });

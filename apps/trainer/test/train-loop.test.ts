@@ -35,6 +35,8 @@ async function run(
     config: CONFIG,
     runner,
     signal,
+    rows: 8,
+    tokensBefore: 0,
     onStep: (metrics) => log.push(metrics),
   }).then(
     () => undefined,
@@ -57,6 +59,7 @@ describe('trainLoop', () => {
     expect(log.map((line) => line.gradNorm)).toEqual([1, null, 1, null, 1, 1]);
     expect(log.map((line) => line.lossScale)).toEqual([1, 8, 1, 8, 1, 1]);
     expect(log.map((line) => line.lr)).toEqual(rates);
+    expect(log.map((line) => line.epoch)).toEqual([0.5, 1, 1.5, 2, 2.5, 3]); // 4 of 8 rows a step
   });
 
   it.each([
@@ -103,6 +106,8 @@ describe('trainLoop', () => {
         resources: () => ({ peakBytes: 0, wireBytes: 0 }),
       },
       signal: new AbortController().signal,
+      rows: 8,
+      tokensBefore: 0,
       onStep: () => {},
       afterStep: async ({ isLast }) => {
         ends.push(isLast);

@@ -1,6 +1,6 @@
-// A message of Protocol Buffers, the encoding of ONNX files. A field is its number with a wire
-// type, then its value. Three of the wire types are enough: integers of variable length, floats of
-// 32 bits, and bytes behind their length, which texts and other messages are, too.
+// A message of Protocol Buffers, the encoding of ONNX files and of TensorBoard's. A field is its
+// number with a wire type, then its value: an integer of variable length, a float of 32 or 64 bits,
+// or bytes behind their length, which texts and other messages are, too.
 
 /** Bytes whose number is known before they are. */
 export interface StreamedBytes {
@@ -10,6 +10,7 @@ export interface StreamedBytes {
 }
 
 const VARINT = 0;
+const FIXED_64 = 1;
 const LENGTH_DELIMITED = 2;
 const FIXED_32 = 5;
 
@@ -27,6 +28,13 @@ export class ProtoMessage implements StreamedBytes {
     const bytes = new Uint8Array(4);
     new DataView(bytes.buffer).setFloat32(0, value, true);
     return this.#tag(field, FIXED_32).#add(bytes);
+  }
+
+  /** Writes a float of 64 bits. */
+  double(field: number, value: number): this {
+    const bytes = new Uint8Array(8);
+    new DataView(bytes.buffer).setFloat64(0, value, true);
+    return this.#tag(field, FIXED_64).#add(bytes);
   }
 
   /** Writes a text in UTF-8. */
@@ -56,6 +64,21 @@ export class ProtoMessage implements StreamedBytes {
       yield* part.pieces();
     }
     yield joined(small);
+  }
+
+  /**
+   * Its bytes at once.
+   * @throws {TypeError} where some of them are streamed
+   */
+  bytes(): Uint8Array {
+    return joined(
+      [...this.#leaves()].map((part) => {
+        if (!(part instanceof Uint8Array)) {
+          throw new TypeError('ProtoMessage.bytes: a part is streamed. Use pieces() for it.');
+        }
+        return part;
+      }),
+    );
   }
 
   *#leaves(): Generator<Uint8Array | StreamedBytes, void, undefined> {

@@ -18,6 +18,7 @@ import { nearest } from '../nearest.js';
 import type { CliCommand, CommandContext, CommandExample } from './cli-command.js';
 import { withLocalData } from './local-data.js';
 import { type ModelNeed, withLocalModel } from './local-model.js';
+import type { DownloadStreams } from './show-downloads.js';
 
 /** A command as its file writes it. */
 export interface CommandSpec<Table extends FlagTable> {
@@ -51,16 +52,17 @@ export function defineCommand<Table extends FlagTable>(spec: CommandSpec<Table>)
       const [, ...args] = context.args;
       const flags = parseCommand(spec, { args, write: (text) => context.out.write(text) });
       const need = typeof spec.model === 'function' ? spec.model(flags) : spec.model;
-      return spec.run(need === undefined ? flags : await withLocal(flags, need, context), context);
+      const found = need === undefined ? flags : await withLocalFiles(flags, need, context);
+      return spec.run(found, context);
     },
   };
 }
 
 /** The flags with what they name on the Hub on this machine. */
-async function withLocal<F extends object>(
+export async function withLocalFiles<F extends object>(
   flags: F,
   need: ModelNeed,
-  context: CommandContext,
+  context: DownloadStreams,
 ): Promise<F> {
   // Without weights nothing is computed, and data counts where --epochs asks how much there is.
   const { epochs } = flags as { readonly epochs?: number | undefined };

@@ -3,23 +3,18 @@
 import { type Launcher, readLauncher } from '@shardweave/collectives/launch';
 import { TRAIN } from '../config/flags.js';
 import { resolveConfig } from '../config/resolve-config.js';
-import { resolvedConfig } from '../config/resolved-config.js';
 import type { Dashboard } from '../dashboard/dashboard.js';
 import { TOKEN_VARIABLE } from '../dashboard/token.js';
 import { UsageError } from '../errors.js';
-import { savesOf, stepsIn } from '../files/save-directory.js';
 import { idleFlags } from '../flags/flag-effects.js';
 import { DEFAULT_LR, type Flags } from '../flags/train-flags.js';
-import { runJob } from '../launch/run-job.js';
-import { runRestarting } from '../launch/run-restarting.js';
 import { hearCommand, startMpirun } from '../launch/start-mpirun.js';
-import { RunMonitor } from '../output/run-monitor.js';
+import { leadRun } from '../library/lead-run.js';
+import type { RunHistory } from '../output/run-records.js';
 import { Terminal } from '../output/terminal.js';
-import { requireDisk } from '../plan/left-bytes.js';
 import type { RunConfig } from '../run-config.js';
-import { askedEnd, lastLines, runEnd } from '../run-end.js';
+import { lastLines } from '../run-end.js';
 import { resumeCommand } from '../saves/resume-command.js';
-import { lockRun, sayDone } from '../saves/run-lock.js';
 import type { CommandContext } from './cli-command.js';
 import { defineCommand } from './define-command.js';
 
@@ -29,7 +24,7 @@ export const train = defineCommand({ ...TRAIN, run });
 async function run(flags: Flags, context: CommandContext): Promise<number> {
   const { out, err, env, entry, args } = context;
   const interrupt = context.listen();
-  const { signal, wrapUp } = interrupt;
+  const { signal } = interrupt;
   const place = flags.transport === 'mpi' ? readLauncher(env) : undefined;
   // Under mpirun every process gets here; rank 0 is the one that shows and writes.
   const isFirst = place === undefined || place.rank === 0;
@@ -40,73 +35,32 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   if (flags.transport === 'mpi' && place === undefined) {
     return await startMpirun({ ...context, ranks: config.ranks, interrupt });
   }
-  const warning = isFirst ? await requireDisk(config) : undefined;
-  await using _held = isFirst ? await lockRun(config) : undefined;
   const { steps, logEvery } = config;
   const isQuiet = config.quiet || !isFirst;
   const terminal = new Terminal({ out, err, env, steps, logEvery, isQuiet });
-  const done = sayDone(config);
+  const led = await leadRun(config, {
+    entry,
+    env,
+    terminal,
+    interrupt,
+    isFirst,
+    warnings: idleFlags(flags, config),
+    listeners: [],
+    openPage: (history) => openDashboard(config, { terminal, history, env }),
+  });
+  const { end, step, savedStep, done } = led;
   if (done !== undefined) {
     terminal.note(done);
-    return 0;
   }
-  let dashboard: Dashboard | undefined;
-  const monitor = new RunMonitor(config, terminal, {
-    onRecord: (record) => dashboard?.send(record),
-    onEarlier: (record) => dashboard?.tell(record),
-    configText: (ready) => resolvedConfig(config, ready),
-  });
-  for (const text of isFirst ? [warning, ...idleFlags(flags, config)] : []) {
-    if (text !== undefined) {
-      monitor.handle({ type: 'warning', text });
-    }
+  const changed = end.why === 'diverged' ? { lr: smallerRate(config) } : {};
+  const goOn = resumeCommand(args, env, changed);
+  for (const line of lastLines(end, { config, asked: interrupt.asked, step, savedStep, goOn })) {
+    terminal.note(line);
   }
-  interrupt.lead((wish) => {
-    if (!isFirst) {
-      return true; // the first rank decides, and the others end with it
-    }
-    const isEarly = monitor.early !== undefined;
-    const { isPatient, says } = askedEnd(wish, { config, step: monitor.steps, isEarly });
-    terminal.note(says);
-    return isPatient;
-  });
-  const start = async (from: RunConfig) => {
-    dashboard ??= isFirst ? await openDashboard(config, { terminal, monitor, env }) : undefined;
-    await runJob(from, {
-      entry,
-      onEvent: monitor.handle,
-      onDoing: (what) => terminal.doing(what),
-      onTokenized: terminal.tokenizing.bind(terminal),
-      signal,
-      wrapUp,
-    });
-  };
-  const endOf = (error?: unknown) => {
-    const { early, misplaced } = monitor;
-    return runEnd({ config, early, misplaced, error, asked: interrupt.asked });
-  };
-  const onRestart = (from: RunConfig, reason: string) => monitor.restart(from, reason);
-  try {
-    const end = await runRestarting(config, start, { endOf, onRestart });
-    monitor.end(end);
-    const savedStep = isFirst && end.kind !== 'done' ? await newestSave(config) : undefined;
-    const { asked } = interrupt;
-    const { steps: step } = monitor;
-    const goOn = resumeCommand(
-      args,
-      env,
-      end.why === 'diverged' ? { lr: smallerRate(config) } : {},
-    );
-    for (const line of lastLines(end, { config, asked, step, savedStep, goOn })) {
-      terminal.note(line);
-    }
-    if (end.failure !== undefined) {
-      terminal.failure(end.failure);
-    }
-    return end.exitCode;
-  } finally {
-    await dashboard?.close();
+  if (end.failure !== undefined) {
+    terminal.failure(end.failure);
   }
+  return end.exitCode;
 }
 
 /** The run that the flags describe, with the progress of tokenizing where --epochs needs it. */
@@ -125,11 +79,6 @@ async function resolve(
   }
 }
 
-/** The step of the newest save; undefined where there is none. */
-async function newestSave({ out }: RunConfig): Promise<number | undefined> {
-  return out === undefined ? undefined : stepsIn(savesOf(out)).at(-1);
-}
-
 /** A rate with which a run that has diverged is likely to go well. */
 function smallerRate({ lr }: RunConfig): number {
   return Math.min(Number((lr / 10).toPrecision(2)), DEFAULT_LR.small);
@@ -143,11 +92,11 @@ async function openDashboard(
   { dashboard: asked, quiet }: RunConfig,
   parts: {
     readonly terminal: Terminal;
-    readonly monitor: RunMonitor;
+    readonly history: RunHistory;
     readonly env: NodeJS.ProcessEnv;
   },
 ): Promise<Dashboard | undefined> {
-  const { terminal, monitor, env } = parts;
+  const { terminal, history, env } = parts;
   if (asked === undefined) {
     return undefined;
   }
@@ -159,7 +108,7 @@ async function openDashboard(
   const { Dashboard } = await import('../dashboard/dashboard.js');
   const dashboard = await Dashboard.open({
     port: asked === true ? 'default' : asked,
-    history: monitor.history,
+    history,
     env,
   });
   terminal.note(`dashboard ${dashboard.url}`);

@@ -85,6 +85,11 @@ const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
     holds: ({ valid, validFraction }) => valid !== undefined || validFraction !== undefined,
     refuses: isNotGiven,
   },
+  text: {
+    needs: '--task lm',
+    holds: ({ task = 'lm' }) => task === 'lm',
+    refuses: ({ task }) => `--task ${task}`,
+  },
   wsd: {
     needs: '--schedule wsd',
     holds: ({ schedule }) => schedule === 'wsd',

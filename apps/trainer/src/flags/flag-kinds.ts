@@ -153,6 +153,7 @@ export const paths: FlagKind<readonly string[]> = { ...files, isRepeated: true }
 export const fileOrNone = textual(z.union([z.literal(true), file.schema]), 'a path, or none');
 
 export const text = textual(z.string(), 'a text');
+export const filledText = textual(z.string().min(1), 'a text');
 export const texts: FlagKind<readonly string[]> = {
   ...textual(z.array(z.string().min(1)), 'a text'),
   isRepeated: true,

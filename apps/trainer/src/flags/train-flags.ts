@@ -12,6 +12,7 @@ import {
   devices,
   duration,
   file,
+  filledText,
   nonNegative,
   oneOf,
   onOff,
@@ -88,7 +89,8 @@ export type AppliesTo =
   | 'wsd'
   | 'falling rate'
   | 'out'
-  | 'saves';
+  | 'saves'
+  | 'text';
 
 /** A flag of `train`; `T` is the type that the run gets. */
 export interface TrainFlag<T> extends Flag<T> {
@@ -391,9 +393,25 @@ export const GROUPS = {
       '--check',
       'at the end, print what plan says of the run beside what it took; summary.json has both by tag',
     ]),
-    logEvery: free('all')(whole(1), 1, [
+    logEvery: free('all')(whole(1), undefined, [
       '--log-every <N>',
-      'print a line every N steps, and of the first, the last and evaluated ones; files have all',
+      'a line every N steps, and of the first, the last and evaluated ones, here and in metrics.jsonl (default: all, on a terminal after a minute one in ten seconds)',
+    ]),
+    sampleEvery: free('text')(whole(1), undefined, [
+      '--sample-every <N>',
+      'let the model write a text every N steps, kept in events.jsonl',
+    ]),
+    samplePrompt: free('text')(filledText, undefined, [
+      '--sample-prompt <TEXT>',
+      'what these texts and the one at the end begin with',
+    ]),
+    tensorboard: free('out')(onOff, false, [
+      '--tensorboard',
+      "write TensorBoard's event files to --out, too",
+    ]),
+    onStep: free('all')(filledText, undefined, [
+      '--on-step <CMD>',
+      'a shell command that gets each record as a line of JSON',
     ]),
     quiet: free('all')(onOff, false, ['--quiet', 'print nothing but errors']),
   },

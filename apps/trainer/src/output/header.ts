@@ -116,6 +116,8 @@ function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false
       ],
     ),
     config.injectDelayMs > 0 && ['delay', `${config.injectDelayMs} ms in every collective`],
+    config.sampleEvery !== undefined && ['texts', `every ${config.sampleEvery} steps`],
+    config.onStep !== undefined && ['on-step', config.onStep],
     config.out !== undefined && ['out', config.out],
     config.saveEvery !== undefined && ['saves', savesText(config.saveEvery, config.keep)],
     config.final === 'best' && ['final', 'the weights of the best evaluation, saved until then'],

@@ -11,6 +11,7 @@ import type {
   RankReady,
   RankReport,
   ResumedFrom,
+  StepMetrics,
 } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import { earlyText, type RunEnd } from '../run-end.js';
@@ -62,6 +63,11 @@ export class RunMonitor {
     return this.#earlyEnd;
   }
 
+  /** The weights that the run leaves, once rank 0 has told it. */
+  get final(): FinalWeights | undefined {
+    return this.#final;
+  }
+
   /** Why what was trained is not under --out, and where it is, once rank 0 has told it. */
   get misplaced(): string | undefined {
     return this.#misplaced;
@@ -106,7 +112,9 @@ export class RunMonitor {
       case 'step':
         this.#steps = event.metrics.step;
         this.#stepMs.push(event.metrics.stepMs);
-        this.#records.add(stepRecord(event));
+        if (isKept(event.metrics, this.#config)) {
+          this.#records.add(stepRecord(event));
+        }
         this.#terminal.step(event.metrics, event.resources);
         return;
       case 'doing':
@@ -252,6 +260,15 @@ export class RunMonitor {
     const title = runTitle(this.#config);
     this.#records.add({ type: 'run', title, steps, ranks, atMs: Date.now() });
   }
+}
+
+/** Whether a step has a line in metrics.jsonl: each one, unless --log-every is given. */
+function isKept(
+  { step, skipped, validLoss, loss }: StepMetrics,
+  { logEvery = 1, steps }: Pick<RunConfig, 'logEvery' | 'steps'>,
+): boolean {
+  const isLookedFor = step === 1 || step === steps || skipped || validLoss !== undefined;
+  return isLookedFor || step % logEvery === 0 || !Number.isFinite(loss);
 }
 
 function stepRecord({

@@ -8,8 +8,13 @@ import { RunHistory, type RunRecord } from './run-records.js';
 export interface RunRecorderOptions {
   /** The text of config.yaml, once the devices of all ranks are known. */
   readonly configText?: (ready: readonly RankReady[]) => string;
+  readonly listeners?: readonly RunListener[];
+}
+
+/** Whoever is told what happens in a run, such as its page. */
+export interface RunListener {
   /** Called with each record as it comes. */
-  readonly onRecord?: (record: RunRecord) => void;
+  readonly onRecord: (record: RunRecord) => void;
   /** Called with the steps of an earlier command, where a run goes on. */
   readonly onEarlier?: (record: RunRecord) => void;
 }
@@ -41,7 +46,9 @@ export class RunRecorder {
     } else if (this.#outDir !== undefined) {
       this.#unwritten.push(record);
     }
-    this.#options.onRecord?.(record);
+    for (const listener of this.#options.listeners ?? []) {
+      listener.onRecord(record);
+    }
   }
 
   /** Opens the directory, if the run has one, and writes there what happened before it existed. */
@@ -55,7 +62,9 @@ export class RunRecorder {
     for (const line of directory.earlier) {
       const record = { type: 'step', ...line } as const;
       this.history.add(record);
-      this.#options.onEarlier?.(record);
+      for (const listener of this.#options.listeners ?? []) {
+        listener.onEarlier?.(record);
+      }
     }
     for (const record of this.#unwritten) {
       directory.add(record);

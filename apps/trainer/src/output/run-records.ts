@@ -11,12 +11,28 @@ import type {
   StepResources,
 } from '../rank/events.js';
 
+/** What the lines of older runs lack. */
+type Added = 'tokens' | 'epoch';
+
 /** A line of metrics.jsonl. */
-export interface StepLine extends Omit<StepMetrics, 'loss'>, Partial<StepResources> {
+export interface StepLine
+  extends Omit<StepMetrics, 'loss' | Added>,
+    Partial<Pick<StepMetrics, Added>>,
+    Partial<StepResources> {
   /** Null where no target counts, because JSON has no NaN. */
   readonly loss: number | null;
+  /** By group of layers, such as h.0; in some steps only. */
+  readonly groups?: Readonly<Record<string, LayerGroup>> | undefined;
   /** The time when the step had ended, in ms since the Unix epoch. */
   readonly atMs: number;
+}
+
+/** What is known of a group of layers after a step. */
+export interface LayerGroup {
+  readonly gradNorm: number;
+  readonly weightNorm: number;
+  /** The norm of the update over that of the weights. */
+  readonly updateRatio: number;
 }
 
 /** How a run ended. */

@@ -2,51 +2,74 @@
 // down.
 
 import { formatBytes, formatCount, formatMs } from '../format.js';
+import { spanText } from '../page/times.js';
 import type { StepMetrics, StepResources } from '../rank/events.js';
+import type { Pace } from './step-pace.js';
 
 const BAR = ' | ';
+
+type Column = readonly [name: string, text: string];
+
 /** The columns that a narrow terminal does without, the first one first. */
-const DISPENSABLE = ['wire', 'peak', 'lr', 'norm', 'tok/s'];
+const DISPENSABLE = ['wire', 'peak', 'epoch', 'tokens', 'time', 'lr', 'norm', 'speed'];
+
+export interface StepLineOptions {
+  /** The number of the run's last step. */
+  readonly steps: number;
+  /** The width in characters that there is. Default: any. */
+  readonly width?: number | undefined;
+  readonly pace: Pace;
+}
 
 /**
  * The line `step  120/1000 | loss 3.4127 | norm 0.91 | lr 2.7e-4 | 182 ms | ...`, without a line
- * break. Columns that don't fit `width` characters are left out.
+ * break. Columns that don't fit are left out.
  */
 export function stepLine(
   metrics: StepMetrics,
   resources: StepResources,
-  { steps, width: room = Number.POSITIVE_INFINITY }: { steps: number; width?: number | undefined },
+  { steps, width: room = Number.POSITIVE_INFINITY, pace }: StepLineOptions,
 ): string {
   const width = String(steps).length;
   const hasTargets = metrics.targets > 0;
-  const loss = hasTargets ? metrics.loss.toFixed(4) : '-';
+  const loss = Number.isNaN(pace.loss) && !hasTargets ? '-' : pace.loss.toFixed(4);
   const finite = metrics.gradNorm?.toFixed(2) ?? 'inf';
   const norm = hasTargets ? finite : '-';
-  const columns = [
-    `step ${String(metrics.step).padStart(width)}/${steps}`,
-    `loss ${loss.padStart(7)}`,
-    ...(metrics.validLoss === undefined
-      ? []
-      : [`valid ${metrics.validLoss.toFixed(4).padStart(7)}`]),
-    ...Object.entries(metrics.figures ?? {})
-      .slice(0, 1)
-      .map(([name, value]) => `${name} ${value.toFixed(4)}`),
-    `norm ${norm.padStart(6)}`,
-    `lr ${metrics.lr.toExponential(1).padStart(7)}`,
-    formatMs(metrics.stepMs).padStart(7),
-    `${formatCount(metrics.tokensPerSecond).padStart(5)} tok/s`,
-    `peak ${formatBytes(resources.peakBytes).padStart(8)}`,
-    `wire ${formatBytes(resources.wireBytes).padStart(8)}`,
+  const { validLoss, figures = {}, skipped, epoch } = metrics;
+  const columns: Column[] = [
+    ['step', `step ${String(metrics.step).padStart(width)}/${steps}`],
+    ['loss', `loss ${loss.padStart(7)}`],
   ];
-  if (metrics.skipped) {
-    columns.push(hasTargets ? 'skipped: overflow' : 'skipped: no targets');
+  if (validLoss !== undefined) {
+    columns.push(['valid', `valid ${validLoss.toFixed(4).padStart(7)}`]);
   }
-  let left = columns;
+  for (const [name, value] of Object.entries(figures).slice(0, 1)) {
+    columns.push(['figure', `${name} ${value.toFixed(4)}`]);
+  }
+  columns.push(
+    ['norm', `norm ${norm.padStart(6)}`],
+    ['lr', `lr ${metrics.lr.toExponential(1).padStart(7)}`],
+    ['ms', formatMs(metrics.stepMs).padStart(7)],
+    ['speed', `${formatCount(metrics.tokensPerSecond).padStart(5)} tok/s`],
+    ['tokens', `${formatCount(metrics.tokens).padStart(5)} tokens`],
+    ['epoch', `epoch ${epoch.toFixed(2).padStart(5)}`],
+    [
+      'time',
+      `${spanText(pace.elapsedMs).padStart(11)}, ${spanText(pace.leftMs).padStart(11)} left`,
+    ],
+    ['peak', `peak ${formatBytes(resources.peakBytes).padStart(8)}`],
+    ['wire', `wire ${formatBytes(resources.wireBytes).padStart(8)}`],
+  );
+  if (skipped) {
+    columns.push(['skipped', hasTargets ? 'skipped: overflow' : 'skipped: no targets']);
+  }
+  const textOf = (left: readonly Column[]) => left.map(([, text]) => text).join(BAR);
+  let left: readonly Column[] = columns;
   for (const name of DISPENSABLE) {
-    if (left.join(BAR).length <= room) {
+    if (textOf(left).length <= room) {
       break;
     }
-    left = left.filter((column) => !column.includes(name));
+    left = left.filter(([column]) => column !== name);
   }
-  return left.join(BAR);
+  return textOf(left);
 }

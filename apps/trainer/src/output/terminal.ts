@@ -5,9 +5,11 @@
 import { SingleBar } from 'cli-progress';
 import pc from 'picocolors';
 import { formatBytes } from '../format.js';
+import { spanText } from '../page/times.js';
 import type { StepMetrics, StepResources } from '../rank/events.js';
 import { printable } from './printable.js';
 import { stepLine } from './step-line.js';
+import { StepPace } from './step-pace.js';
 
 export interface TerminalStream {
   write(text: string): unknown;
@@ -24,8 +26,9 @@ export interface TerminalOptions {
   /** The environment. NO_COLOR, set to any text that is not empty, turns colors off. */
   readonly env: NodeJS.ProcessEnv;
   readonly steps: number;
-  /** A step in so many has a line, beside those that people look for. Default 1. */
-  readonly logEvery?: number;
+  /** See StepPaceOptions. */
+  readonly logEvery?: number | undefined;
+  readonly now?: () => number;
 }
 
 /** Clears the line of the bar; the next update draws the bar anew below. */
@@ -33,6 +36,9 @@ const CLEAR_LINE = '\r\u001b[2K';
 
 /** Making tokens of so many bytes takes GPT-2's tokenizer ten seconds. */
 const LONG_BYTES = 64 * 2 ** 20;
+
+/** The width of the names in the header. */
+const HEAD = 8;
 
 const SAVE_CURSOR = '\u001b7';
 const RESTORE_CURSOR = '\u001b8';
@@ -42,6 +48,7 @@ export class Terminal {
   readonly #colors: ReturnType<typeof pc.createColors>;
   readonly #errColors: ReturnType<typeof pc.createColors>;
   readonly #warnings = new Set<string>();
+  readonly #pace: StepPace;
   #bar: SingleBar | undefined;
   /** Whether the line of the cursor tells what is being done. */
   #isDoing = false;
@@ -50,7 +57,8 @@ export class Terminal {
 
   constructor(options: TerminalOptions) {
     this.#options = options;
-    const { out, err, env } = options;
+    const { out, err, env, steps, logEvery, now } = options;
+    this.#pace = new StepPace({ steps, logEvery, now });
     this.#colors = pc.createColors(out.isTTY === true && !env.NO_COLOR);
     this.#errColors = pc.createColors(err.isTTY === true && !env.NO_COLOR);
   }
@@ -60,14 +68,16 @@ export class Terminal {
     if (this.#options.isQuiet) {
       return;
     }
-    for (const line of lines) {
-      this.#line(`${this.#colors.dim(line.slice(0, 8))}${line.slice(8)}`);
+    const { out, err, steps } = this.#options;
+    const width = out.isTTY === true ? out.columns : undefined;
+    for (const line of lines.flatMap((each) => fitted(each, width))) {
+      this.#line(`${this.#colors.dim(line.slice(0, HEAD))}${line.slice(HEAD)}`);
     }
-    if (this.#options.err.isTTY !== true) {
+    if (err.isTTY !== true) {
       return;
     }
-    this.#bar = this.#makeBar('{value}/{total} | {eta_formatted} left{doing}');
-    this.#bar.start(this.#options.steps, 0, { doing: '' });
+    this.#bar = this.#makeBar('{value}/{total} | {left}{doing}');
+    this.#bar.start(steps, 0, { doing: '', left: 'starting' });
   }
 
   /**
@@ -145,6 +155,7 @@ export class Terminal {
   #makeBar(rest: string): SingleBar {
     return new SingleBar({
       format: ` {bar} {percentage}% | ${rest}`,
+      barsize: 20,
       barCompleteChar: '=',
       barIncompleteChar: '-',
       stream: withoutCursorMemory(this.#options.err),
@@ -159,15 +170,15 @@ export class Terminal {
     if (this.#options.isQuiet) {
       return;
     }
-    const { out, steps, logEvery = 1 } = this.#options;
-    const { step, skipped, validLoss } = metrics;
-    const isAsked = step % logEvery === 0 || step === 1 || step === steps;
-    const width = out.isTTY === true ? out.columns : undefined;
-    const line = stepLine(metrics, resources, { steps, width });
-    if (isAsked || skipped || validLoss !== undefined) {
+    const { out, steps } = this.#options;
+    const { step, skipped } = metrics;
+    const pace = this.#pace.add(metrics);
+    if (pace.isDue) {
+      const width = out.isTTY === true ? out.columns : undefined;
+      const line = stepLine(metrics, resources, { steps, width, pace });
       this.#line(skipped ? this.#colors.yellow(line) : line);
     }
-    this.#bar?.update(step, { doing: '' });
+    this.#bar?.update(step, { doing: '', left: `${spanText(pace.leftMs)} left` });
   }
 
   /** Prints text that the model made: the prompt dimmed, and the rest as it is. */
@@ -229,6 +240,19 @@ export class Terminal {
       this.#isDoing = false;
     }
   }
+}
+
+/** The lines that a line of the header takes where it is wider than the terminal. */
+function fitted(line: string, width = Number.POSITIVE_INFINITY): string[] {
+  const lines: string[] = [];
+  let rest = line;
+  while (rest.length > width && width > 2 * HEAD) {
+    const space = rest.lastIndexOf(' ', width);
+    const end = space > HEAD ? space : width; // a path may be longer than a line
+    lines.push(rest.slice(0, end));
+    rest = `${' '.repeat(HEAD)}${rest.slice(end).trimStart()}`;
+  }
+  return [...lines, rest];
 }
 
 /**

@@ -72,6 +72,12 @@ export interface StepMetrics {
   readonly skipped: boolean;
   readonly stepMs: number;
   readonly tokensPerSecond: number;
+  /** The tokens of all steps until this one, those of earlier commands with them. */
+  readonly tokens: number;
+  /** How often the data has been gone through; 0.5: half of it. */
+  readonly epoch: number;
+  /** The time of the evaluation after the update; undefined in a step without one. */
+  readonly evalMs?: number | undefined;
   /** The mean loss of the evaluation after the update; undefined in a step without one. */
   readonly validLoss?: number | undefined;
   /** What a task is judged by beside the loss, such as accuracy or ndcg@10. */
@@ -186,9 +192,9 @@ export type RankEvent =
   | { readonly type: 'doing'; readonly what: string }
   /** From rank 0 alone, while the steps wait for an evaluation: its batches. */
   | { readonly type: 'evaluating'; readonly done: number; readonly total: number }
-  /** From rank 0 alone: text that the trained model made, after its prompt. */
   /** From rank 0 alone: what a classifier's evaluation after a step tells of its classes. */
   | ({ readonly type: 'classes'; readonly step: number } & ClassesTold)
+  /** From rank 0 alone: text that the model made, after its prompt. */
   | { readonly type: 'sample'; readonly prompt: string; readonly text: string }
   /** From rank 0 alone, before its first step; with --resume. */
   | { readonly type: 'resumed'; readonly from: ResumedFrom }

@@ -22,11 +22,13 @@ export async function leaveResults(run: OpenedRank, trained: Trained): Promise<v
   const { options } = run;
   const { config, rank, emit } = options;
   const { state, final, saves } = trained;
+  if (rank === 0) {
+    emit({ type: 'final', final });
+  }
   if (rank === 0 && config.out !== undefined) {
     emit({ type: 'doing', what: 'writing the model' });
     const files = await trainedFiles({ config, state });
     const isThere = await leaveModel(join(config.out, resultOf(config)), files, options);
-    emit({ type: 'final', final });
     if (isThere) {
       await saves?.removeOwn().catch((error: unknown) => {
         emit({ type: 'warning', text: `A save can't be removed (${describeSystemError(error)}).` });
@@ -44,11 +46,15 @@ export async function leaveResults(run: OpenedRank, trained: Trained): Promise<v
   }
 }
 
-/** Shows a text of the trained model, unless that takes too long. Collective. */
-async function showText({ options, device, strategy }: OpenedRank): Promise<void> {
+/**
+ * Shows a text of the model as it is, unless that takes too long; training may then go on.
+ * Collective.
+ */
+export async function showText({ options, device, strategy }: OpenedRank): Promise<void> {
   const { config, rank, emit, wrapUp } = options;
   const { text } = strategy;
-  if (config.head.kind !== 'lm' || config.quiet || (rank > 0 && text.group === undefined)) {
+  const isWanted = !config.quiet || config.sampleEvery !== undefined;
+  if (config.head.kind !== 'lm' || !isWanted || (rank > 0 && text.group === undefined)) {
     return;
   }
   const maxTokens = sampleLength(languageConfig(config.modelConfig), gatheredBytes(config, text));
@@ -62,15 +68,19 @@ async function showText({ options, device, strategy }: OpenedRank): Promise<void
   if (maxTokens === 0) {
     return;
   }
-  const sample = await sampleText(text, {
-    device,
-    config,
-    maxTokens,
-    openTokenizer: () => loadTokenizer(config.tokenizer, directoryOf(config)),
-    isGivenUp: () => wrapUp.aborted,
-  });
-  if (sample !== undefined) {
-    emit({ type: 'sample', ...sample });
+  try {
+    const sample = await sampleText(text, {
+      device,
+      config,
+      maxTokens,
+      openTokenizer: () => loadTokenizer(config.tokenizer, directoryOf(config)),
+      isGivenUp: () => wrapUp.aborted,
+    });
+    if (sample !== undefined) {
+      emit({ type: 'sample', ...sample });
+    }
+  } finally {
+    strategy.module.train();
   }
 }
 

@@ -1,4 +1,4 @@
-// Makes text with the trained model as it rests: on one rank alone or, where each rank has a shard,
+// Makes text with the model as it rests: on one rank alone or, where each rank has a shard,
 // on all together, of which the first leads. No second model is loaded for it.
 
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -62,7 +62,7 @@ export function gatheredBytes(
 
 export interface SampleOptions {
   readonly device: Device;
-  readonly config: Pick<RunConfig, 'data' | 'seq' | 'seed'>;
+  readonly config: Pick<RunConfig, 'data' | 'samplePrompt' | 'seq' | 'seed'>;
   /** At least one. */
   readonly maxTokens: number;
   /** Opens the tokenizer, which only the first rank needs. */
@@ -96,7 +96,8 @@ export async function sampleText(
   };
   try {
     const tokenizer = await openTokenizer();
-    const prompt = config.data === undefined ? 'Call me Ishmael. ' : '\n';
+    const usual = config.data === undefined ? 'Call me Ishmael. ' : '\n';
+    const prompt = config.samplePrompt ?? usual;
     const tokens: number[] = [];
     const drawn = generate(lead, tokenizer.encode(prompt), {
       temperature: TEMPERATURE,
@@ -114,7 +115,7 @@ export async function sampleText(
     }
     return { prompt, text: tokenizer.decode(tokens) };
   } finally {
-    await (isFollowed ? share(group, [], context) : group?.abort('the text at the end failed'));
+    await (isFollowed ? share(group, [], context) : group?.abort('the text failed'));
   }
 }
 

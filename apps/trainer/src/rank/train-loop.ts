@@ -79,6 +79,10 @@ export interface TrainLoopOptions {
   readonly runner: StepRunner;
   /** Where the run goes on. Default: at the first step, with nothing evaluated. */
   readonly from?: From | undefined;
+  /** The number of rows of an epoch. */
+  readonly rows: number;
+  /** The tokens of the steps before the first one here. */
+  readonly tokensBefore: number;
   readonly onStep: (metrics: StepMetrics, resources: StepResources) => void;
   /** Called after each step, once it has been reported. Resolves with whether the run ends here. */
   readonly afterStep?: ((progress: AfterStep) => Promise<boolean>) | undefined;
@@ -95,6 +99,7 @@ export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
   const { config, runner } = options;
   const from: From = options.from ?? { step: 0, updates: 0 };
   let { updates, best, validLoss } = from;
+  let tokens = options.tokensBefore;
   if (from.step < config.steps && validLoss !== undefined && best !== undefined) {
     if (isPatienceOver(config, from.step, best.step)) {
       return { ...from, best, validLoss, early: 'patience' }; // killed between save and results
@@ -102,7 +107,8 @@ export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
   }
   for (let { step } = from; step < config.steps; step++) {
     options.signal.throwIfAborted();
-    const { metrics, resources } = await timedStep(options, { step, updates });
+    const { metrics, resources } = await timedStep(options, { step, updates, tokens });
+    tokens = metrics.tokens;
     const { loss, skipped } = metrics;
     if (!skipped) {
       updates++;
@@ -114,7 +120,9 @@ export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
     const isEnd = step + 1 === config.steps;
     const isTimeOver = !isEnd && (await runner.isTimeOver?.()) === true;
     const isDue = (step + 1) % config.evalEvery === 0 || isEnd || isTimeOver;
+    const startMs = performance.now();
     const evaluated = isDue ? await runner.evaluate?.() : undefined;
+    const evalMs = evaluated && performance.now() - startMs;
     validLoss = evaluated?.loss;
     if (validLoss !== undefined && validLoss < (best?.validLoss ?? Number.POSITIVE_INFINITY)) {
       best = { step: step + 1, validLoss };
@@ -124,7 +132,7 @@ export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
       !isEnd &&
       isPatienceOver(config, step + 1, best?.step ?? from.step);
     const figures = evaluated?.figures?.values;
-    options.onStep({ ...metrics, validLoss, ...(figures && { figures }) }, resources);
+    options.onStep({ ...metrics, validLoss, evalMs, ...(figures && { figures }) }, resources);
     const early = isOutOfPatience ? 'patience' : isTimeOver ? 'time' : undefined;
     const isLast = isEnd || early !== undefined;
     const reached = { step: step + 1, updates, best, validLoss };
@@ -138,13 +146,14 @@ export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
 
 /** Runs one step; resolves to what is reported of it, as it is before an evaluation sends. */
 async function timedStep(
-  { config, runner }: TrainLoopOptions,
-  { step, updates }: Progress,
+  { config, runner, rows }: TrainLoopOptions,
+  { step, updates, tokens }: Progress & { readonly tokens: number },
 ): Promise<{ readonly metrics: StepMetrics; readonly resources: StepResources }> {
   const lr = learningRate(config, updates);
   const startMs = performance.now();
   const outcome = await runner.runStep(step, lr);
   const stepMs = performance.now() - startMs;
+  const numTokens = outcome.numTokens ?? config.batch * config.seq;
   const metrics = {
     step: step + 1,
     loss: outcome.loss,
@@ -154,7 +163,9 @@ async function timedStep(
     lossScale: outcome.lossScale,
     skipped: outcome.isSkipped,
     stepMs,
-    tokensPerSecond: ((outcome.numTokens ?? config.batch * config.seq) * 1000) / stepMs,
+    tokensPerSecond: (numTokens * 1000) / stepMs,
+    tokens: tokens + numTokens,
+    epoch: ((step + 1) * config.batch) / rows,
   };
   return { metrics, resources: runner.resources() };
 }

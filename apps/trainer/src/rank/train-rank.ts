@@ -3,6 +3,7 @@
 
 import { hostname } from 'node:os';
 import { dirname } from 'node:path';
+import type { Dataset } from '../data/dataset.js';
 import { DivergedError } from '../errors.js';
 import { isSaveOf, pathOf, savesOf } from '../files/save-directory.js';
 import type { ModelState } from '../model/model-directory.js';
@@ -13,13 +14,14 @@ import { evaluatedOn, evaluationsOf } from '../saves/saved-run.js';
 import { countParameters } from '../task/text-config.js';
 import { shownCards } from './choose-adapter.js';
 import type { EmitRankEvent, FinalWeights, RankTaken } from './events.js';
+import { showText } from './leave-results.js';
 import type { OpenedRank } from './open-rank.js';
 import type { RankWatch } from './rank-watch.js';
 import { evaluate, lossAhead } from './step/evaluation.js';
 import { TrainingStep } from './step/training-step.js';
 import { savingOf, trainedState } from './strategies/model-saves.js';
 import { sumOverRanks } from './strategies/sum-over-ranks.js';
-import { type From, type Reached, trainLoop } from './train-loop.js';
+import { type AfterStep, type From, type Reached, trainLoop } from './train-loop.js';
 
 /** What a rank has trained. */
 export interface Trained {
@@ -141,13 +143,20 @@ export async function runSteps(
   const onStep = (done: number, total: number) => tell({ type: 'evaluating', done, total });
   const isGivenUp = saves?.isAsked;
   let current = 0;
+  const from = fromOf(resumed, config);
   const reached = await trainLoop({
     config,
     signal,
-    from: fromOf(resumed, config),
-    afterStep:
-      saves &&
-      ((progress) => counter.pause(() => saves.after({ ...progress, scaler: step.scaler }))),
+    from,
+    rows: train.size.rows,
+    tokensBefore: tokensUntil(from?.step ?? 0, train, config),
+    afterStep: (progress) =>
+      counter.pause(async () => {
+        if (isSampled(progress, config)) {
+          await showText(run);
+        }
+        return (await saves?.after({ ...progress, scaler: step.scaler })) === true;
+      }),
     runner: {
       runStep: (stepIndex, lr) => {
         current = stepIndex + 1;
@@ -185,6 +194,30 @@ export async function runSteps(
   }
   saves?.prove();
   return { reached, loss };
+}
+
+/** Whether the model writes a text after this step; after the last one it does so in any case. */
+function isSampled(
+  { step, isLast }: AfterStep,
+  { sampleEvery }: Pick<PreparedRun, 'sampleEvery'>,
+): boolean {
+  return sampleEvery !== undefined && step % sampleEvery === 0 && !isLast;
+}
+
+/** The tokens of the steps before step `end` (from 0). */
+function tokensUntil(
+  end: number,
+  data: Pick<Dataset, 'numTokens'>,
+  { batch, seq }: Pick<PreparedRun, 'batch' | 'seq'>,
+): number {
+  if (data.numTokens === undefined) {
+    return end * batch * seq;
+  }
+  let sum = 0;
+  for (let step = 0; step < end; step++) {
+    sum += data.numTokens(step);
+  }
+  return sum;
 }
 
 /**

@@ -1,0 +1,20 @@
+// The trainer as a library; main.ts is the command.
+
+export {
+  DiskFullError,
+  DivergedError,
+  RankFailedError,
+  TrainerError,
+  UsageError,
+} from './errors.js';
+export {
+  type Evaluation,
+  type Sample,
+  type TrainConfig,
+  type TrainedStep,
+  type TrainOptions,
+  type TrainResult,
+  train,
+} from './library/train.js';
+export type { RunRecord } from './output/run-records.js';
+export type { Best, SaveWritten } from './rank/events.js';

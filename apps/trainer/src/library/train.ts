@@ -1,0 +1,249 @@
+// The trainer for programs: the run of the command `train` with a configuration in place of flags
+// and calls in place of printed lines. It takes no signals, prints nothing and never ends the
+// process.
+
+import { join } from 'node:path';
+import { Writable } from 'node:stream';
+import { fileURLToPath } from 'node:url';
+import { withLocalFiles } from '../commands/define-command.js';
+import { TRAIN } from '../config/flags.js';
+import { resolveConfig } from '../config/resolve-config.js';
+import type { DeviceChoice } from '../device-choice.js';
+import { SignalError, TrainerError, UsageError } from '../errors.js';
+import { resultOf } from '../files/run-files.js';
+import { type FlagTable, withDefaults } from '../flags/flag.js';
+import { idleFlags } from '../flags/flag-effects.js';
+import { checkValue } from '../flags/flag-kinds.js';
+import { FLAGS, type Flags } from '../flags/train-flags.js';
+import { Interrupt } from '../interrupt.js';
+import { nearest } from '../nearest.js';
+import type { RunListener } from '../output/run-recorder.js';
+import type { RunRecord, StepLine } from '../output/run-records.js';
+import { Terminal } from '../output/terminal.js';
+import type { Best, SaveWritten } from '../rank/events.js';
+import type { RunConfig } from '../run-config.js';
+import type { EndWhy } from '../run-end.js';
+import { type Led, leadRun } from './lead-run.js';
+
+/** What is given in another form than the run has it. */
+interface Written {
+  /** A device for all ranks, or a list by rank. */
+  readonly device?: DeviceChoice | readonly DeviceChoice[];
+  /** Bytes, or a text such as `64MB`. */
+  readonly gatherCap?: number | string;
+  /** Bytes, or a text such as `8GiB`. */
+  readonly deviceBudget?: number | string;
+  /** A time such as `90s`, `30m` or `2h`. */
+  readonly timeLimit?: `${number}${'s' | 'm' | 'h'}`;
+  /** A number of steps, or of minutes such as `5m`. */
+  readonly saveEvery?: number | `${number}m`;
+}
+
+/** The command's script, beside this one in the package, which ranks and probes run. */
+const ENTRY = fileURLToPath(new URL('./main.js', import.meta.url));
+
+/** What is for people at a terminal. */
+const OF_TERMINALS: readonly string[] = ['dashboard', 'quiet'];
+type OfTerminals = 'dashboard' | 'quiet';
+
+/**
+ * The flags of `shardweave train` in camelCase, such as `saveEvery` for --save-every: the same
+ * values, defaults and rules. Paths are relative to the working directory.
+ */
+export type TrainConfig = {
+  readonly [Name in Exclude<keyof Flags, keyof Written | OfTerminals>]?: Flags[Name];
+} & Written & {
+    /** A YAML or JSON file of flags, such as the config.yaml of a run; fields here count before. */
+    readonly config?: string;
+  };
+
+/** A step as metrics.jsonl has it; a loss is null where no target counted. */
+export type TrainedStep = StepLine;
+
+/** An evaluation. */
+export interface Evaluation {
+  /** The number of steps before it. */
+  readonly step: number;
+  readonly validLoss: number;
+  /** What a task is judged by beside the loss, such as accuracy or ndcg@10. */
+  readonly figures?: Readonly<Record<string, number>> | undefined;
+}
+
+/** A text that the model wrote. */
+export interface Sample {
+  readonly step: number;
+  readonly prompt: string;
+  /** What follows the prompt. */
+  readonly text: string;
+}
+
+/** Calls come one at a time. What one of them throws ends the run, and `train` rejects with it. */
+export interface TrainOptions {
+  readonly onStep?: (step: TrainedStep) => void;
+  readonly onEval?: (evaluation: Evaluation) => void;
+  /** Called with texts; without it none is written at the end. See `sampleEvery`. */
+  readonly onSample?: (sample: Sample) => void;
+  /** Called once a save is whole and on the disk. */
+  readonly onSave?: (save: SaveWritten) => void;
+  /** Called with what people should know and what ends nothing, each text once. */
+  readonly onWarning?: (text: string) => void;
+  /** Called with every record, as metrics.jsonl and events.jsonl have them. */
+  readonly onRecord?: (record: RunRecord) => void;
+  /**
+   * Ends the run. With `saveEvery` the step on its way is done and saved first. `train` then
+   * rejects with the signal's reason; `resume: 'auto'` goes on.
+   */
+  readonly signal?: AbortSignal;
+  /** What `HF_HOME` and others say. Default: process.env. */
+  readonly env?: NodeJS.ProcessEnv;
+}
+
+/** What a run came to. */
+export interface TrainResult {
+  /** Why it ended: after its last step, out of patience, or when its time was over. */
+  readonly why: Extract<EndWhy, 'done' | 'patience' | 'time'>;
+  /** The number of its last step. */
+  readonly step: number;
+  /** The last loss that was evaluated or, without evaluations, that of the weights that are left. */
+  readonly loss: number | undefined;
+  /** The best evaluation; undefined where nothing is evaluated. */
+  readonly best: Best | undefined;
+  /** The directory of the model, or of its adapters; undefined without `out`. */
+  readonly directory: string | undefined;
+}
+
+/**
+ * Trains as `shardweave train` does, in this process or, over shm and ws, in threads and processes
+ * that end with it.
+ *
+ * @example
+ * const { directory } = await train(
+ *   { model: 'micro', data: 'my.txt', steps: 200, out: 'runs/first', saveEvery: 50 },
+ *   { onStep: ({ step, loss }) => console.log(step, loss) },
+ * );
+ *
+ * @throws {UsageError} for a configuration, a file or an `out` that can't be used as asked; nothing
+ * has been trained
+ * @throws {DivergedError} where the loss is no number any more
+ * @throws {RankFailedError} where a rank ended before its work was done
+ * @throws {DiskFullError} where a disk has no room for what the run leaves
+ * @throws the signal's reason, and what a call threw
+ */
+export async function train(
+  config: TrainConfig = {},
+  options: TrainOptions = {},
+): Promise<TrainResult> {
+  const { signal, env = process.env } = options;
+  signal?.throwIfAborted();
+  const interrupt = new Interrupt({ exit: () => {} });
+  const stop = () => interrupt.ask(new SignalError('SIGTERM', 'its signal'));
+  signal?.addEventListener('abort', stop, { once: true });
+  let thrown: { readonly error: unknown } | undefined;
+  const listener = listenerOf(options, (error) => {
+    thrown ??= { error };
+    interrupt.ask(new SignalError('SIGTERM', 'a call that threw'));
+  });
+  try {
+    const nowhere = new Writable({ write: (_chunk, _encoding, done) => done() });
+    const streams = { out: nowhere, err: nowhere, env, listen: () => interrupt };
+    const flags = await withLocalFiles(flagsOf(config, options), TRAIN.model, streams);
+    const run = await resolveConfig(flags, { entry: ENTRY, signal: interrupt.signal });
+    const led = await leadRun(run, {
+      entry: ENTRY,
+      env,
+      terminal: new Terminal({ ...streams, steps: run.steps, isQuiet: true }),
+      interrupt,
+      isFirst: true,
+      warnings: idleFlags(flags, run),
+      listeners: [listener],
+    });
+    if (led.end.kind === 'done') {
+      return resultFrom(run, led);
+    }
+    throw led.error ?? new TrainerError(led.end.failure);
+  } catch (error) {
+    if (thrown !== undefined) {
+      throw thrown.error;
+    }
+    signal?.throwIfAborted();
+    throw error;
+  } finally {
+    signal?.removeEventListener('abort', stop);
+  }
+}
+
+/**
+ * The values of all flags.
+ * @throws {UsageError} for a field that no flag has, or a value that its flag doesn't take
+ */
+function flagsOf(config: TrainConfig, { onSample }: TrainOptions): Flags {
+  const given = Object.entries(config).filter(([, value]) => value !== undefined);
+  const read = given.map(([name, value]) => {
+    const flag = (TRAIN.flags as FlagTable)[name];
+    if (flag === undefined || OF_TERMINALS.includes(name)) {
+      const meant = nearest(name, Object.keys(FLAGS));
+      const hint = meant === undefined ? '' : ` Did you mean ${meant}?`;
+      throw new UsageError(
+        `train: there is no field ${name}.${hint} Fields are flags in camelCase.`,
+      );
+    }
+    const checked = checkValue(flag.kind, value, JSON.stringify(value) ?? String(value));
+    if (checked.problem !== undefined) {
+      throw new UsageError(`train: ${name}: ${checked.problem}`);
+    }
+    return [name, checked.value];
+  });
+  const flags = withDefaults(FLAGS, TRAIN.complete(Object.fromEntries(read)));
+  if (flags.transport === 'mpi') {
+    throw new UsageError(
+      'train: transport mpi starts with the command. Use memory, shm or ws, or start shardweave train by mpirun.',
+    );
+  }
+  return { ...flags, quiet: onSample === undefined };
+}
+
+/** Passes records on to the calls, until one of them throws. */
+function listenerOf(options: TrainOptions, onThrow: (error: unknown) => void): RunListener {
+  let hasThrown = false;
+  const onRecord = (record: RunRecord) => {
+    try {
+      if (!hasThrown) {
+        pass(record, options);
+      }
+    } catch (error) {
+      hasThrown = true;
+      onThrow(error);
+    }
+  };
+  return { onRecord };
+}
+
+function pass(record: RunRecord, options: TrainOptions): void {
+  options.onRecord?.(record);
+  if (record.type === 'step') {
+    const { type: _, ...line } = record;
+    const { step, validLoss, figures } = line;
+    options.onStep?.(line);
+    if (validLoss !== undefined) {
+      options.onEval?.({ step, validLoss, figures });
+    }
+  } else if (record.type === 'sample') {
+    const { step, prompt, text } = record;
+    options.onSample?.({ step, prompt, text });
+  } else if (record.type === 'save') {
+    const { type: _, atMs: __, ...save } = record;
+    options.onSave?.(save);
+  } else if (record.type === 'warning') {
+    options.onWarning?.(record.text);
+  }
+}
+
+function resultFrom(config: RunConfig, { end, step, final }: Led): TrainResult {
+  return {
+    why: end.why as TrainResult['why'],
+    step,
+    loss: final?.loss,
+    best: final?.best,
+    directory: config.out && join(config.out, resultOf(config)),
+  };
+}
