@@ -7,6 +7,8 @@ export {
   TrainerError,
   UsageError,
 } from './errors.js';
+export type { RunRecord } from './output/run-records.js';
+export type { Best, SaveWritten } from './rank/events.js';
 export {
   type Evaluation,
   type Sample,
@@ -15,6 +17,4 @@ export {
   type TrainOptions,
   type TrainResult,
   train,
-} from './library/train.js';
-export type { RunRecord } from './output/run-records.js';
-export type { Best, SaveWritten } from './rank/events.js';
+} from './train.js';

@@ -14,6 +14,7 @@ const FIXED_64 = 1;
 const LENGTH_DELIMITED = 2;
 const FIXED_32 = 5;
 
+/** A message that is written field by field, in the order of the calls. */
 export class ProtoMessage implements StreamedBytes {
   readonly #parts: (Uint8Array | StreamedBytes)[] = [];
   #byteLength = 0;

@@ -50,6 +50,8 @@ export class Terminal {
   readonly #warnings = new Set<string>();
   readonly #pace: StepPace;
   #bar: SingleBar | undefined;
+  /** The last step. */
+  #step = 0;
   /** Whether the line of the cursor tells what is being done. */
   #isDoing = false;
   /** The last tenth of the data that is tokenized. */
@@ -70,7 +72,7 @@ export class Terminal {
     }
     const { out, err, steps } = this.#options;
     const width = out.isTTY === true ? out.columns : undefined;
-    for (const line of lines.flatMap((each) => fitted(each, width))) {
+    for (const line of lines.flatMap((text) => fitted(text, width))) {
       this.#line(`${this.#colors.dim(line.slice(0, HEAD))}${line.slice(HEAD)}`);
     }
     if (err.isTTY !== true) {
@@ -141,10 +143,17 @@ export class Terminal {
     }
   }
 
-  /** Shows what is done while nothing else is shown: on a terminal, a line until something is. */
+  /**
+   * Shows what is done while nothing else is shown: on a terminal, a line until something is, or
+   * beside the bar of steps that are still to come.
+   */
   doing(what: string): void {
-    const { err, isQuiet } = this.#options;
+    const { err, isQuiet, steps } = this.#options;
     if (isQuiet || err.isTTY !== true) {
+      return;
+    }
+    if (this.#bar !== undefined && this.#step < steps) {
+      this.#bar.update({ doing: ` | ${what}` });
       return;
     }
     this.close();
@@ -172,6 +181,7 @@ export class Terminal {
     }
     const { out, steps } = this.#options;
     const { step, skipped } = metrics;
+    this.#step = step;
     const pace = this.#pace.add(metrics);
     if (pace.isDue) {
       const width = out.isTTY === true ? out.columns : undefined;
@@ -186,8 +196,8 @@ export class Terminal {
     if (this.#options.isQuiet) {
       return;
     }
-    this.close();
     this.#line(`\n${this.#colors.dim(prompt)}${printable(text)}\n`);
+    this.#bar?.update({ doing: '' });
   }
 
   /**

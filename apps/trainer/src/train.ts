@@ -2,45 +2,47 @@
 // and calls in place of printed lines. It takes no signals, prints nothing and never ends the
 // process.
 
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
-import { withLocalFiles } from '../commands/define-command.js';
-import { TRAIN } from '../config/flags.js';
-import { resolveConfig } from '../config/resolve-config.js';
-import type { DeviceChoice } from '../device-choice.js';
-import { SignalError, TrainerError, UsageError } from '../errors.js';
-import { resultOf } from '../files/run-files.js';
-import { type FlagTable, withDefaults } from '../flags/flag.js';
-import { idleFlags } from '../flags/flag-effects.js';
-import { checkValue } from '../flags/flag-kinds.js';
-import { FLAGS, type Flags } from '../flags/train-flags.js';
-import { Interrupt } from '../interrupt.js';
-import { nearest } from '../nearest.js';
-import type { RunListener } from '../output/run-recorder.js';
-import type { RunRecord, StepLine } from '../output/run-records.js';
-import { Terminal } from '../output/terminal.js';
-import type { Best, SaveWritten } from '../rank/events.js';
-import type { RunConfig } from '../run-config.js';
-import type { EndWhy } from '../run-end.js';
+import { withLocalFiles } from './commands/define-command.js';
+import { TRAIN } from './config/flags.js';
+import { resolveConfig } from './config/resolve-config.js';
+import type { DeviceChoice } from './device-choice.js';
+import { SignalError, TrainerError, UsageError } from './errors.js';
+import { resultOf } from './files/run-files.js';
+import { type FlagTable, withDefaults } from './flags/flag.js';
+import { idleFlags } from './flags/flag-effects.js';
+import { checkValue } from './flags/flag-kinds.js';
+import { FLAGS, type Flags } from './flags/train-flags.js';
+import { Interrupt } from './interrupt.js';
 import { type Led, leadRun } from './lead-run.js';
+import { nearest } from './nearest.js';
+import type { RunListener } from './output/run-recorder.js';
+import type { RunRecord, StepLine } from './output/run-records.js';
+import { Terminal } from './output/terminal.js';
+import type { Best, SaveWritten } from './rank/events.js';
+import type { RunConfig } from './run-config.js';
+import type { EndWhy } from './run-end.js';
 
 /** What is given in another form than the run has it. */
 interface Written {
   /** A device for all ranks, or a list by rank. */
-  readonly device?: DeviceChoice | readonly DeviceChoice[];
+  readonly device?: DeviceChoice | readonly DeviceChoice[] | undefined;
   /** Bytes, or a text such as `64MB`. */
-  readonly gatherCap?: number | string;
+  readonly gatherCap?: number | string | undefined;
   /** Bytes, or a text such as `8GiB`. */
-  readonly deviceBudget?: number | string;
+  readonly deviceBudget?: number | string | undefined;
   /** A time such as `90s`, `30m` or `2h`. */
-  readonly timeLimit?: `${number}${'s' | 'm' | 'h'}`;
+  readonly timeLimit?: `${number}${'s' | 'm' | 'h'}` | undefined;
   /** A number of steps, or of minutes such as `5m`. */
-  readonly saveEvery?: number | `${number}m`;
+  readonly saveEvery?: number | `${number}m` | undefined;
 }
 
-/** The command's script, beside this one in the package, which ranks and probes run. */
-const ENTRY = fileURLToPath(new URL('./main.js', import.meta.url));
+/** The command's script, which ranks and probes run; sources are not beside it, and do without. */
+const SCRIPT = fileURLToPath(new URL('./main.js', import.meta.url));
+const ENTRY = existsSync(SCRIPT) ? SCRIPT : '';
 
 /** What is for people at a terminal. */
 const OF_TERMINALS: readonly string[] = ['dashboard', 'quiet'];
@@ -51,10 +53,10 @@ type OfTerminals = 'dashboard' | 'quiet';
  * values, defaults and rules. Paths are relative to the working directory.
  */
 export type TrainConfig = {
-  readonly [Name in Exclude<keyof Flags, keyof Written | OfTerminals>]?: Flags[Name];
+  readonly [Name in Exclude<keyof Flags, keyof Written | OfTerminals>]?: Flags[Name] | undefined;
 } & Written & {
     /** A YAML or JSON file of flags, such as the config.yaml of a run; fields here count before. */
-    readonly config?: string;
+    readonly config?: string | undefined;
   };
 
 /** A step as metrics.jsonl has it; a loss is null where no target counted. */
@@ -77,7 +79,7 @@ export interface Sample {
   readonly text: string;
 }
 
-/** Calls come one at a time. What one of them throws ends the run, and `train` rejects with it. */
+/** What one of the calls throws ends the run, and `train` rejects with it. */
 export interface TrainOptions {
   readonly onStep?: (step: TrainedStep) => void;
   readonly onEval?: (evaluation: Evaluation) => void;
@@ -104,7 +106,7 @@ export interface TrainResult {
   readonly why: Extract<EndWhy, 'done' | 'patience' | 'time'>;
   /** The number of its last step. */
   readonly step: number;
-  /** The last loss that was evaluated or, without evaluations, that of the weights that are left. */
+  /** The loss of the weights that are left, evaluated where the run has evaluations. */
   readonly loss: number | undefined;
   /** The best evaluation; undefined where nothing is evaluated. */
   readonly best: Best | undefined;
@@ -127,7 +129,7 @@ export interface TrainResult {
  * @throws {DivergedError} where the loss is no number any more
  * @throws {RankFailedError} where a rank ended before its work was done
  * @throws {DiskFullError} where a disk has no room for what the run leaves
- * @throws the signal's reason, and what a call threw
+ * @throws what the signal has as its reason, and what a call threw
  */
 export async function train(
   config: TrainConfig = {},
@@ -151,7 +153,7 @@ export async function train(
     const led = await leadRun(run, {
       entry: ENTRY,
       env,
-      terminal: new Terminal({ ...streams, steps: run.steps, isQuiet: true }),
+      terminal: new Terminal({ out: nowhere, err: nowhere, env, steps: run.steps, isQuiet: true }),
       interrupt,
       isFirst: true,
       warnings: idleFlags(flags, run),

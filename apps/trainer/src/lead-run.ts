@@ -1,23 +1,23 @@
 // Leads a run from its configuration to its end, for the command and for programs alike: takes
 // --out, starts the ranks, and starts them again after a failure. It prints by the terminal alone.
 
-import { resolvedConfig } from '../config/resolved-config.js';
-import type { Dashboard } from '../dashboard/dashboard.js';
-import { savesOf, stepsIn } from '../files/save-directory.js';
-import type { Interrupt } from '../interrupt.js';
-import { runJob } from '../launch/run-job.js';
-import { runRestarting } from '../launch/run-restarting.js';
-import { RecordCommand } from '../output/record-command.js';
-import { RunMonitor } from '../output/run-monitor.js';
-import type { RunListener } from '../output/run-recorder.js';
-import type { RunHistory } from '../output/run-records.js';
-import { TensorBoardFile } from '../output/tensorboard.js';
-import type { Terminal } from '../output/terminal.js';
-import { requireDisk } from '../plan/left-bytes.js';
-import type { FinalWeights } from '../rank/events.js';
-import type { RunConfig } from '../run-config.js';
-import { askedEnd, type RunEnd, runEnd } from '../run-end.js';
-import { lockRun, sayDone } from '../saves/run-lock.js';
+import { resolvedConfig } from './config/resolved-config.js';
+import type { Dashboard } from './dashboard/dashboard.js';
+import { savesOf, stepsIn } from './files/save-directory.js';
+import type { Interrupt } from './interrupt.js';
+import { runJob } from './launch/run-job.js';
+import { runRestarting } from './launch/run-restarting.js';
+import { RecordCommand } from './output/record-command.js';
+import { RunMonitor } from './output/run-monitor.js';
+import type { RunListener } from './output/run-recorder.js';
+import type { RunHistory } from './output/run-records.js';
+import { TensorBoardFile } from './output/tensorboard.js';
+import type { Terminal } from './output/terminal.js';
+import { requireDisk } from './plan/left-bytes.js';
+import type { FinalWeights } from './rank/events.js';
+import type { RunConfig } from './run-config.js';
+import { askedEnd, type RunEnd, runEnd } from './run-end.js';
+import { lockRun, sayDone } from './saves/run-lock.js';
 
 export interface LeadOptions {
   /** The script that rank processes, threads and probes run. */
