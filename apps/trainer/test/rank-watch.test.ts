@@ -194,7 +194,7 @@ describe('events.jsonl', () => {
       .map((event) => (event.type === 'rank' ? `rank ${event.step}` : event.type));
     expect(names).toEqual([
       'run',
-      ...['ready', 'ready', 'header'],
+      ...['ready', 'ready', 'header', 'compute'],
       ...['rank 1', 'rank 1', 'rank 2', 'rank 2'],
       ...['sample', 'rank 3', 'rank 3', 'runEnd'],
     ]);

@@ -4,7 +4,7 @@
 import { execFile } from 'node:child_process';
 import { arch, availableParallelism, platform, totalmem } from 'node:os';
 import { promisify } from 'node:util';
-import { type Backend, Device, matmul } from '@shardweave/tensor-core';
+import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend, findNativeProducts } from '@shardweave/tensor-core/cpu';
 import type { NodeAdapter } from '@shardweave/tensor-core/webgpu-node';
 import { cacheDirectory } from '../data/token-cache.js';
@@ -12,6 +12,7 @@ import { flag } from '../flags/flag.js';
 import { fileOrNone, onOff } from '../flags/flag-kinds.js';
 import { formatBytes } from '../format.js';
 import { type FoundAdapters, findAdapters } from '../launch/adapter-probe.js';
+import { productMs } from '../rank/measure-compute.js';
 import { defineCommand } from './define-command.js';
 import { clearCache, listCache, listingText } from './doctor-cache.js';
 
@@ -111,25 +112,13 @@ async function timeProducts(): Promise<Diagnosis['products']> {
   const least = backends.map(() => Number.POSITIVE_INFINITY);
   for (let round = 0; round < 6; round++) {
     for (const [i, backend] of backends.entries()) {
-      const ms = await productMs(backend);
+      const ms = await productMs(backend, 512);
       // The first compiles and loads.
       least[i] = round === 0 ? least[i]! : Math.min(least[i]!, ms);
     }
   }
   await Promise.all(backends.map((backend) => backend.dispose()));
   return { library, timesWasm: Number((least[0]! / least[1]!).toFixed(1)) };
-}
-
-async function productMs(backend: Backend): Promise<number> {
-  const device = new Device(backend);
-  const ones = device.full([512, 512], 1);
-  await device.backend.sync();
-  const start = performance.now();
-  matmul(ones, ones);
-  await device.backend.sync();
-  const ms = performance.now() - start;
-  device.dispose();
-  return ms;
 }
 
 async function mpirunVersion(): Promise<string | undefined> {

@@ -126,6 +126,7 @@ export class RunMonitor {
       case 'final':
         this.#final = event.final;
         return;
+      case 'compute':
       case 'classes':
         this.#records.add(event);
         return;

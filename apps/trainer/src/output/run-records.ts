@@ -3,6 +3,7 @@
 
 import type {
   ClassesTold,
+  ComputeTold,
   RankEndKind,
   RankReady,
   RankStatus,
@@ -61,6 +62,7 @@ export type EventRecord =
       readonly prompt: string;
       readonly text: string;
     }
+  | ({ readonly type: 'compute' } & ComputeTold)
   | ({ readonly type: 'classes'; readonly step: number } & ClassesTold)
   | ({ readonly type: 'save'; readonly atMs: number } & SaveWritten)
   | { readonly type: 'warning'; readonly text: string }

@@ -37,6 +37,7 @@ export class RunModel {
   readonly lines: StepLine[] = [];
   readonly ranks: RankModel[] = [];
   readonly samples: Of<'sample'>[] = [];
+  compute: Of<'compute'> | undefined;
   /** A classifier's classes, as the last evaluation found them. */
   classes: Of<'classes'> | undefined;
   readonly saves: Of<'save'>[] = [];
@@ -75,6 +76,9 @@ export class RunModel {
         return;
       case 'sample':
         this.samples.push(record);
+        return;
+      case 'compute':
+        this.compute = record;
         return;
       case 'classes':
         this.classes = record;

@@ -46,6 +46,16 @@ export interface RankReady {
   readonly head?: TaskHead | undefined;
 }
 
+/** What a run computes, in floating-point operations. */
+export interface ComputeTold {
+  readonly flopsPerToken: number;
+  /**
+   * The most in a second by all ranks, if each is as fast as the first is with f32 products;
+   * undefined where that was not measured.
+   */
+  readonly peakFlops?: number | undefined;
+}
+
 /** The classes of a classifier as an evaluation finds them. */
 export type ClassesTold = Pick<Figures, 'classes' | 'confusion'>;
 
@@ -188,6 +198,8 @@ export type RankEvent =
   | { readonly type: 'ready'; readonly ready: RankReady }
   /** From rank 0 alone. */
   | { readonly type: 'step'; readonly metrics: StepMetrics; readonly resources: StepResources }
+  /** From rank 0 alone, before its first step, where somebody watches. */
+  | ({ readonly type: 'compute' } & ComputeTold)
   /** From rank 0 alone: what takes a while after the last step. */
   | { readonly type: 'doing'; readonly what: string }
   /** From rank 0 alone, while the steps wait for an evaluation: its batches. */

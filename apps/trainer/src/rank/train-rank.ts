@@ -14,6 +14,7 @@ import { evaluatedOn, evaluationsOf } from '../saves/saved-run.js';
 import { countParameters } from '../task/text-config.js';
 import { shownCards } from './choose-adapter.js';
 import type { EmitRankEvent, FinalWeights, RankTaken } from './events.js';
+import { measureCompute } from './measure-compute.js';
 import type { OpenedRank } from './open-rank.js';
 import type { RankWatch } from './rank-watch.js';
 import { showText } from './show-text.js';
@@ -67,6 +68,10 @@ export async function tellReady(run: OpenedRank): Promise<string> {
       ...(config.head.kind !== 'lm' && { head: config.head }),
     },
   });
+  const compute = rank === 0 ? await measureCompute(config, backend) : undefined;
+  if (compute !== undefined) {
+    emit({ type: 'compute', ...compute });
+  }
   return numericClass;
 }
 
