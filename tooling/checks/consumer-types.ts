@@ -35,15 +35,17 @@ const isOurs = (path: string) => path.startsWith(`${ROOT.replaceAll('\\', '/')}/
 /**
  * The type errors of a file in `project` that imports all `specifiers`, and of the files that it
  * imports.
+ * @param text what follows these imports
  */
 export function typeErrors(
   project: string,
   specifiers: readonly string[],
   environment: Environment,
+  text = '',
 ): readonly string[] {
   const path = join(project, `${environment}-user.ts`);
   const imports = specifiers.map((name, index) => `export * as entry${index} from '${name}';\n`);
-  writeFileSync(path, imports.join(''));
+  writeFileSync(path, imports.join('') + text);
   const options: ts.CompilerOptions = {
     ...ENVIRONMENTS[environment],
     target: ts.ScriptTarget.ES2022,

@@ -105,6 +105,35 @@ it('the trainer is packed with the notices of what is in its bundle', () => {
   expect(notices.match(/^Copyright \(c\)/gm)?.length).toBeGreaterThan(2);
 });
 
+/** A run that is aborted in its third step, and goes on to its last one. */
+const TRAINS = `
+import { train, type TrainConfig, type TrainedStep, UsageError } from 'shardweave';
+const config: TrainConfig = { model: 'nano', device: 'cpu', threads: 1, steps: 5, batch: 2, saveEvery: 2, out: 'run', cache: 'cache' };
+const steps: number[] = [];
+const stop = new AbortController();
+const onStep = ({ step, loss }: TrainedStep): void => {
+  if (loss !== null) steps.push(step);
+  if (step === 3) stop.abort('enough');
+};
+const reason = await train(config, { onStep, signal: stop.signal }).catch((error: unknown) => error);
+const refused = await train(config).catch((error: unknown) => error instanceof UsageError);
+const { why, step, directory } = await train({ ...config, resume: 'auto' }, { onStep });
+process.stdout.write(JSON.stringify({ reason, refused, steps, why, step, directory }));
+`;
+
+it('the trainer trains in a project of TypeScript that installs it', {
+  timeout: LIMIT_MS,
+}, async () => {
+  const project = join(folder, 'all');
+  expect(typeErrors(project, ['shardweave'], 'node', TRAINS)).toEqual([]);
+  const { code } = await transform(TRAINS, { loader: 'ts', format: 'esm', target: 'node20' });
+  writeFileSync(join(project, 'trains.mjs'), code);
+  expect(JSON.parse(await run(process.execPath, ['trains.mjs'], project))).toEqual({
+    ...{ reason: 'enough', refused: true, steps: [1, 2, 3, 4, 5] },
+    ...{ why: 'done', step: 5, directory: join(project, 'run/model') },
+  });
+});
+
 it('all packages together stay within the weight of an install', () => {
   const { whole, required } = weighInstall(join(folder, 'all'));
   const text = ({ packages, bytes }: Weight) =>
