@@ -18,10 +18,19 @@ export type ModelSource =
   | { readonly kind: 'preset'; readonly name: string }
   | { readonly kind: 'directory'; readonly path: string; readonly hasWeights: boolean };
 
-/** The directories with the tokens of a run; see data/token-file.ts. */
+/** The tokens of data, or of a part of a mixture; see data/token-file.ts. */
+export interface TokenPart {
+  readonly directory: string;
+  /** The data's name; undefined for the novel. */
+  readonly name: string | undefined;
+  /** Its part of all rows, from 0 to 1. */
+  readonly share: number;
+}
+
+/** The tokens of a run: one part, or those of a mixture in the order in which they were named. */
 export interface TokenFiles {
-  readonly train: string;
-  readonly valid: string | undefined;
+  readonly train: readonly TokenPart[];
+  readonly valid: readonly TokenPart[] | undefined;
 }
 
 /** A run whose data has been tokenized. */

@@ -545,7 +545,7 @@ describe('a file of documents', () => {
   const prepared = async (text: string, name: string) => {
     const { file, model } = jsonlFile([text], { name });
     const config = await configOf(`--model ${model} --data ${file}`);
-    return (await prepareTokens(config, { entry: '' })).train;
+    return (await prepareTokens(config, { entry: '' })).train[0]!.directory;
   };
 
   it.each([
@@ -596,11 +596,13 @@ describe('a file of documents', () => {
 });
 
 describe('the cache of tokens', () => {
-  const prepare = async (flags: string, told: string[] = []) =>
-    prepareTokens(await configOf(flags), {
+  const prepare = async (flags: string, told: string[] = []) => {
+    const files = await prepareTokens(await configOf(flags), {
       entry: '',
       onTokenized: (name, done) => done === 0 && told.push(name),
     });
+    return { train: files.train[0]!.directory };
+  };
 
   it('makes tokens once for a content, a tokenizer and a format', async () => {
     const cache = newFolder();

@@ -454,8 +454,9 @@ it('tokens of one task are not taken for those of another, or of another prompt'
     const config = await configOf(
       `--model ${own} --task ${task} --ranks 1 --data ${file} --cache ${cache}`,
     );
-    const { train } = await prepareTokens(config, { entry: '' });
-    expect((await prepareTokens(config, { entry: '' })).train).toBe(train);
+    const { train: parts } = await prepareTokens(config, { entry: '' });
+    expect((await prepareTokens(config, { entry: '' })).train).toEqual(parts);
+    const train = parts[0]!.directory;
     await using tokens = await TokenFile.open(train);
     expect(tokens.index.kind).toBe(task === 'lm' ? 'documents' : 'examples');
     paths.push(train);

@@ -19,7 +19,9 @@ const flagsOf = (line: string) => parseFlags(line.split(' ').filter(Boolean), ()
 
 async function runOf(line: string): Promise<PreparedRun> {
   const config = await resolveConfig(flagsOf(line), { cores: 2 });
-  return { ...config, tokens: { train: `/tokens of ${config.data}`, valid: undefined } };
+  const directory = `/tokens of ${config.data}`;
+  const train = [{ directory, name: config.data, share: 1 }];
+  return { ...config, tokens: { train, valid: undefined } };
 }
 
 /**

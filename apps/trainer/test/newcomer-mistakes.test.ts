@@ -93,9 +93,9 @@ const MISTAKES: readonly Mistake[] = [
     says: /--data: .*nowhere\.txt is not there\. Give a text/,
   },
   {
-    mistake: 'a folder for a text',
+    mistake: 'a folder of all kinds',
     typed: `${TRAIN} --data @`,
-    says: /--data: .* can't be read \(it is a directory\)\. Give a text file/,
+    says: /--data: .* has texts \(.*\) and documents \(.*\), which .*\. Give files of one kind/,
   },
   {
     mistake: 'a text that is none',
@@ -103,9 +103,9 @@ const MISTAKES: readonly Mistake[] = [
     says: /--data: .*image\.txt.*UTF-8.* /,
   },
   {
-    mistake: 'a compressed text',
-    typed: `${TRAIN} --data @text.txt.gz`,
-    says: /--data: .*text\.txt\.gz is compressed \(gzip\)\. Unpack it first/,
+    mistake: 'an archive of texts',
+    typed: `${TRAIN} --data @texts.tar.gz`,
+    says: /--data: .*texts\.tar\.gz is an archive \(tar\)\. Unpack it first/,
   },
   {
     mistake: 'a table that is cut off',
@@ -346,7 +346,7 @@ const FILES: Readonly<Record<string, string | Uint8Array>> = {
   'chats.jsonl': '{"messages": [{"role": "user", "content": "Hi"}]}\n',
   'broken.jsonl': '{"text": "Hi"}\n{"text": "Hi}\n',
   'deep.jsonl': `{"text": "Hi"}\n{"text": ${'['.repeat(1e5)}${']'.repeat(1e5)}}\n`,
-  'text.txt.gz': gzipSync('Call me Ishmael. '.repeat(20)),
+  'texts.tar.gz': gzipSync('Call me Ishmael. '.repeat(20)),
   // These pass for UTF-8.
   'table.parquet': `PAR1\x15\x04\x15\x10${'\x15\x04'.repeat(100)}PAR1`,
   'wide.txt': Buffer.from('Call me Ishmael. '.repeat(20), 'utf16le'),

@@ -55,11 +55,12 @@ describe('plan', () => {
   it('begins with the model, the rows and the device that its numbers are for', async () => {
     const flags = '--device cpu --model nano --batch 7 --grad-accum 2 --precision bf16';
     const config = await resolveConfig(parseFlags(flags.split(' '), () => {}));
-    const [model, step, device, leaves] = planHeaderLines(config, {
+    const [model, data, step, device, leaves] = planHeaderLines(config, {
       description: 'wasm simd, 2 threads',
       leaves: leftText(await leftBytes(config), config),
     });
     expect(model).toMatch(/^model {3}nano: \d+ layers, width \d+/);
+    expect(data).toBe('data    Moby Dick');
     expect(step).toMatch(/^step {4}7 rows of \d+ tokens in 2 micro-steps, bf16$/);
     expect(device).toBe('device  cpu (wasm simd, 2 threads), shared by all ranks');
     expect(leaves).toMatch(/^leaves {2}model\/ \d+ KiB, records \d+ KiB$/);

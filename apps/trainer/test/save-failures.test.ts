@@ -69,6 +69,11 @@ async function expectWhole(step: number): Promise<void> {
 const configOf = (flags: string) =>
   resolveConfig(parseFlags(`${tinyFlags(root)} ${flags}`.split(' '), () => {}));
 
+const TOKENS = {
+  train: [{ directory: 'tokens', name: undefined, share: 1 }],
+  valid: undefined,
+};
+
 describe('a disk that fills up at any call of a rank', () => {
   it('fails the save on all ranks, and leaves the one before and nothing else', async () => {
     expect(await save(1)).toMatchObject([{ bytes: 160 }, { bytes: 160 }]);
@@ -141,7 +146,7 @@ describe('a run', () => {
         const config = await configOf(`--out ${directory} --save-every 1`);
         let capture = failing(rank === 1 ? full : told);
         const saves = await RunSaves.open({
-          config: { ...config, tokens: { train: 'tokens', valid: undefined } },
+          config: { ...config, tokens: TOKENS },
           saving: { capture: () => capture() },
           ...{ group, background, numericClass: 'cpu', base: undefined },
           wrapUp: new AbortController().signal,
@@ -198,7 +203,7 @@ describe('a run', () => {
       createMemoryGroup(2).map(async (background, rank): Promise<RunSavesOptions> => {
         const config = await configOf(`--out ${directory}/host${rank} --save-every 5`);
         return {
-          config: { ...config, tokens: { train: 'tokens', valid: undefined } },
+          config: { ...config, tokens: TOKENS },
           ...{ background, group: background, emit: () => {}, numericClass: 'cpu' },
           ...{ base: undefined, wrapUp: new AbortController().signal },
         } as unknown as RunSavesOptions;
@@ -230,7 +235,7 @@ describe('--save-every in minutes', () => {
         const config = await configOf(`--out ${directory} --save-every 1m`);
         let at = 0;
         const saves = await RunSaves.open({
-          config: { ...config, tokens: { train: 'tokens', valid: undefined } },
+          config: { ...config, tokens: TOKENS },
           saving: { capture: async () => captured(rank) },
           ...{ group, background, numericClass: 'cpu', base: undefined },
           wrapUp: new AbortController().signal,
@@ -253,7 +258,7 @@ describe('--keep 1', () => {
     const ranks = await Promise.all(
       createMemoryGroup(2).map(async (group, rank) =>
         RunSaves.open({
-          config: { ...config, tokens: { train: 'tokens', valid: undefined } },
+          config: { ...config, tokens: TOKENS },
           saving: { capture: async () => captured(rank) },
           ...{ group, background: await group.split(0), numericClass: 'cpu', base: undefined },
           ...{ wrapUp: new AbortController().signal, emit: () => {} },

@@ -22,6 +22,7 @@ import {
   usualPlaces,
 } from '../src/data/cut-text.js';
 import { DataBytes } from '../src/data/data-bytes.js';
+import { dataParts } from '../src/data/data-parts.js';
 import { otherFormat } from '../src/data/other-formats.js';
 import { TokenFile } from '../src/data/token-file.js';
 import { tokenize } from '../src/data/tokenize.js';
@@ -219,7 +220,8 @@ describe('the token file of a text', () => {
     writeFileSync(file, bytes);
     const part = join(directory, 'part');
     const told: [number, number][] = [];
-    const job = { flag: '--data', file, tokenizer, tokenizerDirectory: undefined, part } as const;
+    const data = dataParts(file)[0]!;
+    const job = { flag: '--data', data, tokenizer, tokenizerDirectory: undefined, part } as const;
     await tokenize(job, (done, total) => {
       if (told.push([done, total]) === 1) {
         change(file); // It is open, and nothing is read.
@@ -295,8 +297,6 @@ it('a pipe that nobody writes to is refused, and not waited for', async ({ skip 
 
 describe('what is no text by its first bytes', () => {
   it.each<[string, number[]]>([
-    ['compressed (gzip)', [0x1f, 0x8b, 8, 0]],
-    ['compressed (zstd)', [0x28, 0xb5, 0x2f, 0xfd]],
     ['compressed (xz)', [0xfd, 0x37, 0x7a, 0x58, 0x5a, 0]],
     ['compressed (bzip2)', [...Buffer.from('BZh91AY&SY')]],
     ['an archive (zip)', [0x50, 0x4b, 3, 4]],

@@ -8,6 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { afterAll, beforeAll, expect, it } from 'vitest';
+import { dataParts } from '../src/data/data-parts.js';
 import { tokenize } from '../src/data/tokenize.js';
 import { buildCommand } from './support/build-command.js';
 import { writeLargeText } from './support/large-text.js';
@@ -109,7 +110,8 @@ it(
     writeLargeText(file, GPT2_BYTES);
     const part = join(scratch, 'part');
     const before = process.cpuUsage();
-    const job = { flag: '--data', file, tokenizer: 'gpt2', tokenizerDirectory: undefined } as const;
+    const data = dataParts(file)[0]!;
+    const job = { flag: '--data', data, tokenizer: 'gpt2', tokenizerDirectory: undefined } as const;
     await tokenize({ ...job, part }, () => {});
     const { user, system } = process.cpuUsage(before);
     const rate = GPT2_BYTES / (user + system);

@@ -46,11 +46,12 @@ async function prepared(file: string, cache: string) {
     head: { kind: 'lm' },
     cache,
   } as const;
-  const { train } = await prepareTokens(config, { entry: '' }).finally(() => chunks.mockRestore());
-  const tokens = await TokenFile.open(train);
+  const files = await prepareTokens(config, { entry: '' }).finally(() => chunks.mockRestore());
+  const path = files.train[0]!.directory;
+  const tokens = await TokenFile.open(path);
   const text = Buffer.from(await tokens.read(0, tokens.index.tokens)).toString();
   await tokens.close();
-  return { path: train, text, numRead };
+  return { path, text, numRead };
 }
 const original = DataBytes.prototype.chunks;
 

@@ -8,6 +8,7 @@ import {
   type FlagTable,
   flag,
   helpOf,
+  keyOf,
   readTyped,
   type ValuesOf,
   withDefaults,
@@ -114,7 +115,7 @@ export function parseCommand<Table extends FlagTable>(
   const command = commandOf(spec, args[helpAt + 1] === 'all');
   command.configureOutput({ writeOut: write, writeErr: () => {} });
   try {
-    command.parse(helpAt < 0 ? args : ['--help'], { from: 'user' });
+    command.parse(helpAt < 0 ? withLists(args, flags) : ['--help'], { from: 'user' });
   } catch (error) {
     if (error instanceof CommanderError && error.exitCode !== 0) {
       throw new UsageError(`${complaint(error, command)} See --help.`, { cause: error });
@@ -126,6 +127,22 @@ export function parseCommand<Table extends FlagTable>(
     .map((name, index) => [name, command.processedArgs[index]]);
   const typed = { ...command.opts(), ...Object.fromEntries(operands) };
   return withDefaults(flags, complete(readTyped(flags, typed)));
+}
+
+/** The arguments, of which the words behind a flag of a list are one. */
+function withLists(args: readonly string[], flags: FlagTable): string[] {
+  const lists = Object.entries(flags).flatMap(([name, { kind }]) =>
+    kind.isList === true ? [`--${keyOf(name)}`] : [],
+  );
+  const isFlag = (arg: string) => arg.startsWith('-');
+  const joined: string[] = [];
+  let isInList = false;
+  for (const [i, arg] of args.entries()) {
+    const isBehind: boolean = isInList || (lists.includes(args[i - 2]!) && !isFlag(args[i - 1]!));
+    isInList = isBehind && !isFlag(arg);
+    joined.push(isInList ? `${joined.pop()},${arg}` : arg);
+  }
+  return joined;
 }
 
 const namesOf = (table: FlagTable) => Object.keys(table);

@@ -1,6 +1,7 @@
 // Downloads what --data hf:org/name, --valid and --mine-negatives say, before a command begins, and
 // names the commit, the config and the split that they are.
 
+import { dataNames, withEntries } from '../data/data-parts.js';
 import { type DataName, isDataName, parseDataName } from '../hub/data-name.js';
 import { type DatasetOptions, hubDataset } from '../hub/hub-dataset.js';
 import { HubUnreachableError } from '../hub/hub-errors.js';
@@ -33,20 +34,25 @@ export async function withLocalData<F extends object>(
   streams: DownloadStreams,
 ): Promise<F> {
   const flags = given as DataFlags;
-  const names = KEYS.filter((key) => isDataName(flags[key]));
-  if (names.length === 0) {
+  const named = KEYS.filter((key) => dataNames(flags[key]).some(isDataName));
+  if (named.length === 0) {
     return given;
   }
   const found: Partial<Record<keyof typeof DATA_FLAGS, string>> = {};
   await showDownloads(streams, flags.quiet, async (downloads) => {
-    for (const key of names) {
+    for (const key of named) {
       const flag = DATA_FLAGS[key];
-      const typed = parseDataName(flags[key]!, flag);
-      const name = typed.revision === undefined ? keptCommit(typed, key, flags) : typed;
-      const options = { ...downloads, flag, needsFiles };
-      found[key] = await hubDataset(name, options).catch((error: unknown) => {
-        throw explain(error, `${flag}: ${flags[key]}`);
-      });
+      const local = new Map<string, string>();
+      for (const own of dataNames(flags[key]).filter(isDataName)) {
+        const typed = parseDataName(own, flag);
+        const name = typed.revision === undefined ? keptCommit(typed, key, flags) : typed;
+        const options = { ...downloads, flag, needsFiles };
+        const pinned = await hubDataset(name, options).catch((error: unknown) => {
+          throw explain(error, `${flag}: ${own}`);
+        });
+        local.set(own, pinned);
+      }
+      found[key] = withEntries(flags[key]!, (name) => local.get(name) ?? name);
     }
   });
   return { ...given, ...found };
@@ -55,8 +61,9 @@ export async function withLocalData<F extends object>(
 /** The name at the commit that the resumed run has; as it is where no such run goes on. */
 function keptCommit(name: DataName, key: (typeof KEYS)[number], flags: ResumeFlags): DataName {
   const kept = keptValue(key, flags);
-  const own = typeof kept === 'string' && isDataName(kept) ? parseDataName(kept, key) : undefined;
-  return own?.repo === name.repo ? { ...name, revision: own.revision } : name;
+  const names = dataNames(typeof kept === 'string' ? kept : undefined).filter(isDataName);
+  const own = names.map((text) => parseDataName(text, key)).find(({ repo }) => repo === name.repo);
+  return own === undefined ? name : { ...name, revision: own.revision };
 }
 
 function explain(error: unknown, name: string): unknown {

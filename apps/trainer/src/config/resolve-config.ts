@@ -5,6 +5,7 @@ import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join, resolve } from 'node:path';
 import { MAX_THREADS } from '@shardweave/tensor-core';
+import { absoluteData } from '../data/data-parts.js';
 import { headOf } from '../data/known-labels.js';
 import { openData } from '../data/open-data.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
@@ -26,7 +27,6 @@ import {
   DEFAULT_WARMUP,
   type Flags,
 } from '../flags/train-flags.js';
-import { absoluteData } from '../hub/data-name.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findModelDirectory } from '../model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';

@@ -3,7 +3,7 @@
 
 import type { InfoRecord, Parser, parse } from 'csv-parse';
 import { UsageError } from '../errors.js';
-import type { DataBytes } from './data-bytes.js';
+import { DataBytes } from './data-bytes.js';
 import { type CsvFormat, type Entry, placeIn } from './data-file.js';
 import { NotUtf8Error, utf8Chunks } from './utf8-chunks.js';
 
@@ -25,8 +25,6 @@ const TOLD_SEPARATOR = /^"?sep=([^"\r\n])"?\r?\n/iu;
 const HEADER_BYTES = 2 ** 16;
 /** The longest row: behind a quote that never ends, all of a large file would be one. */
 const MOST_ROW_BYTES = 2 ** 26;
-/** The bytes that are read at once to find the line of a wrong one. */
-const COUNT_BYTES = 2 ** 20;
 
 const QUOTING = 'Put the field into quotes, and double each quote in it';
 /** What the parser refuses, by its codes. */
@@ -193,12 +191,16 @@ function breaksIn(text: string | Buffer): number {
   return count;
 }
 
-/** The line of a byte. */
-async function lineAt(data: DataBytes, offset: number): Promise<number> {
-  let line = 1;
-  for (let start = 0; start < offset; start += COUNT_BYTES) {
-    const bytes = await data.bytesAt(start, Math.min(start + COUNT_BYTES, offset));
-    line += breaksIn(Buffer.from(bytes));
+/** The line of a byte of the content, for which that is read again. */
+async function lineAt({ file, flag }: DataBytes, offset: number): Promise<number> {
+  await using data = await DataBytes.open(file, flag);
+  let [line, left] = [1, offset];
+  for await (const chunk of data.chunks()) {
+    line += breaksIn(chunk.subarray(0, left));
+    left -= Math.min(left, chunk.length);
+    if (left === 0) {
+      break;
+    }
   }
   return line;
 }

@@ -1,5 +1,5 @@
 // The bytes of a data file, or of the novel, as they come: read once and in order, hashed on the
-// way, and never all in memory.
+// way, and never all in memory. Those of a compressed file come unpacked.
 
 import { createHash } from 'node:crypto';
 import { type FileHandle, open, stat } from 'node:fs/promises';
@@ -7,6 +7,7 @@ import { UsageError } from '../errors.js';
 import { describeSystemError } from '../system-error.js';
 import { readNovel } from './novel.js';
 import { HEAD_BYTES, otherFormat } from './other-formats.js';
+import { type Packing, packingOf, unpackedBytes } from './unpacked-bytes.js';
 
 /**
  * What the system says of a file without reading it. Any change of a file's bytes changes its
@@ -32,8 +33,10 @@ const READ_BYTES = 2 ** 20;
 export class DataBytes implements AsyncDisposable {
   readonly flag: string;
   readonly file: string | undefined;
-  /** The number of bytes, as the system tells it before the first is read. */
+  /** The number of bytes on the disk, as the system tells it before the first is read. */
   readonly total: number;
+  /** How the file is compressed; undefined where it is not. */
+  readonly packing: Packing | undefined;
   readonly #handle: FileHandle | undefined;
   readonly #novel: Buffer | undefined;
   readonly #hash = createHash('sha256');
@@ -41,11 +44,17 @@ export class DataBytes implements AsyncDisposable {
 
   private constructor(
     { flag, file }: Pick<DataBytes, 'flag' | 'file'>,
-    held: { readonly handle?: FileHandle; readonly novel?: Buffer; readonly total: number },
+    held: {
+      readonly handle?: FileHandle;
+      readonly novel?: Buffer;
+      readonly total: number;
+      readonly packing?: Packing | undefined;
+    },
   ) {
     this.flag = flag;
     this.file = file;
     this.total = held.total;
+    this.packing = held.packing;
     this.#handle = held.handle;
     this.#novel = held.novel;
   }
@@ -72,13 +81,10 @@ export class DataBytes implements AsyncDisposable {
       const { size } = await handle.stat();
       const head = Buffer.alloc(HEAD_BYTES);
       const { bytesRead } = await handle.read(head, 0, HEAD_BYTES, 0);
-      const other = otherFormat(head.subarray(0, bytesRead));
-      if (other !== undefined) {
-        throw new UsageError(
-          `${flag}: ${file} ${other.is}. ${other.remedy}, and give the file that comes of it.`,
-        );
-      }
-      return new DataBytes({ flag, file }, { handle, total: seen ?? size });
+      const begin = head.subarray(0, bytesRead);
+      refuseOther(begin, { flag, file });
+      const packing = packingOf(begin);
+      return new DataBytes({ flag, file }, { handle, total: seen ?? size, packing });
     } catch (error) {
       await handle?.close();
       throw explainUnreadable(error, file, flag);
@@ -87,9 +93,27 @@ export class DataBytes implements AsyncDisposable {
 
   /**
    * The bytes that were there when the file was opened, once; what is appended meanwhile is left.
+   * Those of a compressed file are unpacked.
    * @throws {UsageError} where they can't be read, or the file has become shorter
    */
   async *chunks(): AsyncGenerator<Buffer> {
+    const { packing, flag } = this;
+    if (packing === undefined) {
+      yield* this.#ownChunks();
+      return;
+    }
+    const file = this.file!;
+    let isFirst = true;
+    for await (const chunk of unpackedBytes(this.#ownChunks(), { packing, file, flag })) {
+      if (isFirst) {
+        refuseOther(chunk.subarray(0, HEAD_BYTES), { flag, file });
+      }
+      isFirst = false;
+      yield chunk;
+    }
+  }
+
+  async *#ownChunks(): AsyncGenerator<Buffer> {
     if (this.#novel !== undefined) {
       this.#hash.update(this.#novel);
       yield this.#novel;
@@ -143,7 +167,18 @@ export class DataBytes implements AsyncDisposable {
     );
   }
 
-  /** The SHA-256 of what has been read by chunks, which gives nothing more after it. */
+  /**
+   * How far the file has been read where `endByte` bytes of its content are done: as many or, of a
+   * compressed one, those that have been unpacked.
+   */
+  placeOf(endByte: number): number {
+    return this.packing === undefined ? endByte : this.#bytesRead;
+  }
+
+  /**
+   * The SHA-256 of the file's bytes that have been read by chunks, which gives nothing more after
+   * it.
+   */
   digest(): string {
     return this.#hash.digest('hex');
   }
@@ -165,6 +200,19 @@ export class DataBytes implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#handle?.close();
+  }
+}
+
+/** @throws {UsageError} for the beginning of a file that is no text */
+function refuseOther(
+  head: Uint8Array,
+  { flag, file }: { readonly flag: string; readonly file: string },
+): void {
+  const other = otherFormat(head, file);
+  if (other !== undefined) {
+    throw new UsageError(
+      `${flag}: ${file} ${other.is}. ${other.remedy}, and give the file that comes of it.`,
+    );
   }
 }
 

@@ -4,6 +4,7 @@
 import { closeSync, openSync, readSync, statSync } from 'node:fs';
 import { UsageError } from '../errors.js';
 import type { DataBytes } from './data-bytes.js';
+import { packingOf, unpackedHead, unpackedName } from './unpacked-bytes.js';
 
 /** The separator of TSV is a tab; that of CSV is told by the header. */
 export type CsvFormat = 'csv' | 'tsv';
@@ -49,7 +50,7 @@ export function fileFormat(file: string | undefined): DataFormat {
   if (file === undefined) {
     return 'text';
   }
-  const [, named = 'text'] = NAMED.find(([name]) => name.test(file)) ?? [];
+  const [, named = 'text'] = NAMED.find(([name]) => name.test(unpackedName(file))) ?? [];
   try {
     // What is read of a pipe is gone, and one that nobody writes to would be waited for.
     return (statSync(file).isFile() ? sniff(file) : undefined) ?? named;
@@ -62,10 +63,12 @@ export function fileFormat(file: string | undefined): DataFormat {
 function sniff(file: string): DataFormat | undefined {
   const handle = openSync(file, 'r');
   try {
-    const chunk = () => {
+    const own = () => {
       const bytes = Buffer.alloc(SNIFF_BYTES);
       return bytes.subarray(0, readSync(handle, bytes));
     };
+    const first = own();
+    const chunk = chunksFrom(first, own);
     let bytes = chunk();
     if (bytes.subarray(0, TABLE.length).equals(TABLE)) {
       return 'table';
@@ -90,6 +93,38 @@ function sniff(file: string): DataFormat | undefined {
   }
 }
 
+/** The chunks of a file by its own, of which `first` has been read: those, or what they unpack to. */
+function chunksFrom(first: Buffer, own: () => Buffer): () => Buffer {
+  const packing = packingOf(first);
+  let read = first;
+  let done = 0;
+  return () => {
+    if (packing === undefined) {
+      const chunk = read;
+      read = own();
+      return chunk;
+    }
+    // The beginning is unpacked again, each time twice as much, for there is nothing that waits.
+    for (let isEnd = false; !isEnd; ) {
+      const all = unpackedHead(read, packing);
+      if (all.length > done) {
+        const chunk = all.subarray(done);
+        done = all.length;
+        return chunk;
+      }
+      const size = read.length;
+      for (let more = own(); more.length > 0; more = own()) {
+        read = Buffer.concat([read, more]);
+        if (read.length >= 2 * size) {
+          break;
+        }
+      }
+      isEnd = read.length === size;
+    }
+    return Buffer.alloc(0);
+  };
+}
+
 function isJson(text: string): boolean {
   try {
     JSON.parse(text);
@@ -108,6 +143,11 @@ export async function* entriesIn(
   format: DataFormat,
   needed: NeededFields = () => undefined,
 ): AsyncGenerator<Entry> {
+  if (format === 'table' && data.packing !== undefined) {
+    throw new UsageError(
+      `${data.flag}: ${data.file} is a compressed table (${data.packing}), and a table in Parquet is read from its end. Unpack it first, and give the file that comes of it.`,
+    );
+  }
   if (format === 'table') {
     const { tableEntries } = await import('./table-rows.js');
     yield* tableEntries(data, needed);

@@ -2,8 +2,7 @@
 // other as if they were one.
 
 import { createHash } from 'node:crypto';
-import { isDataName } from '../hub/data-name.js';
-import { datasetFiles } from '../hub/hub-dataset.js';
+import { UsageError } from '../errors.js';
 import { DataBytes, type DataStamp, type FileStamp } from './data-bytes.js';
 import {
   type DataFormat,
@@ -13,6 +12,7 @@ import {
   type NeededFields,
   placeIn,
 } from './data-file.js';
+import { type DataPart, dataParts, filesOf } from './data-parts.js';
 import { isSameStamp } from './token-cache.js';
 
 /** An entry of any of the files. */
@@ -21,22 +21,33 @@ export interface SourceEntry extends Entry {
   readonly place: string;
 }
 
-/**
- * The files of data by its name: a path, or the name of a split on the Hub that has been
- * downloaded. Undefined is the novel.
- */
-export function filesOf(name: string | undefined): readonly (string | undefined)[] {
-  return isDataName(name) ? datasetFiles(name) : [name];
+/** A file that is read. */
+export interface OpenedFile {
+  readonly data: DataBytes;
+  readonly format: DataFormat;
 }
 
-/** What data holds, told by its first file: all are a text, or all hold documents. */
-export function formatOf(name: string | undefined): DataFormat {
-  return fileFormat(filesOf(name)[0]);
+/** Data by what was typed, of which all parts are meant, or a part of it. */
+export type DataName = string | DataPart | undefined;
+
+/**
+ * What data holds: documents where a part of it does, and else a text. A part is told by its first
+ * file, for all of its files are of a kind.
+ * @throws {UsageError} for parts that can't be, and where there are no files
+ */
+export function formatOf(name: DataName, flag = '--data'): DataFormat {
+  const formats = partsOf(name, flag).map((part) => fileFormat(filesOf(part, flag)[0]));
+  return formats.find((format) => format !== 'text') ?? 'text';
+}
+
+function partsOf(name: DataName, flag: string): readonly DataPart[] {
+  return typeof name === 'object' ? [name] : dataParts(name, flag);
 }
 
 /** A file as it was before the first one was read. */
 interface SeenFile {
   readonly file: string | undefined;
+  readonly format: DataFormat;
   readonly bytes: number;
   readonly stamp: FileStamp | undefined;
 }
@@ -45,6 +56,8 @@ interface SeenFile {
 export class DataSource {
   readonly flag: string;
   readonly name: string | undefined;
+  /** What each file holds. */
+  readonly formats: readonly DataFormat[];
   /** The number of bytes of all files, as the system tells it before the first is read. */
   readonly total: number;
   /** Undefined for the novel. */
@@ -59,26 +72,39 @@ export class DataSource {
   ) {
     this.flag = flag;
     this.name = name;
+    this.formats = files.map(({ format }) => format);
     this.total = files.reduce((sum, { bytes }) => sum + bytes, 0);
     this.stampBefore = allOf(files.map(({ stamp }) => stamp));
     this.#files = files;
   }
 
-  /** @throws {UsageError} where one of the files can't be read */
-  static async open(name: string | undefined, flag: string): Promise<DataSource> {
-    const files: SeenFile[] = [];
-    for (const file of filesOf(name)) {
-      await using data = await DataBytes.open(file, flag);
-      files.push({ file, bytes: data.total, stamp: await data.stamp() });
+  /**
+   * The files of all parts.
+   * @throws {UsageError} where one of the files can't be read, and for texts beside documents
+   */
+  static async open(name: DataName, flag: string): Promise<DataSource> {
+    const parts = partsOf(name, flag);
+    if (parts.length > 1) {
+      throw new UsageError(
+        `${flag}: weights say what rows are made of, and here each text is taken once. Leave them out.`,
+      );
     }
-    return new DataSource({ flag, name }, files);
+    const files: SeenFile[] = [];
+    for (const file of parts.flatMap((part) => filesOf(part, flag))) {
+      await using data = await DataBytes.open(file, flag);
+      const stamp = await data.stamp();
+      files.push({ file, format: fileFormat(file), bytes: data.total, stamp });
+    }
+    const named = typeof name === 'object' ? name.name : name;
+    requireOneKind(files, named, flag);
+    return new DataSource({ flag, name: named }, files);
   }
 
   /** Each file once, in order; it must have been read before the next one is asked for. */
-  async *opened(): AsyncGenerator<DataBytes> {
-    for (const { file, bytes, stamp } of this.#files) {
+  async *opened(): AsyncGenerator<OpenedFile> {
+    for (const { file, format, bytes, stamp } of this.#files) {
       await using data = await DataBytes.open(file, this.flag, bytes);
-      yield data;
+      yield { data, format };
       const after = await data.stamp();
       this.#hashes.push(data.digest());
       this.#stamps.push(isSameStamp(stamp, after) ? after : undefined);
@@ -91,15 +117,14 @@ export class DataSource {
    */
   async *entries(needed?: NeededFields): AsyncGenerator<SourceEntry> {
     let [numbers, bytes] = [0, 0];
-    for await (const data of this.opened()) {
-      const format = fileFormat(data.file);
+    for await (const { data, format } of this.opened()) {
       let last = 0;
       for await (const { text, number, endByte } of entriesIn(data, format, needed)) {
         last = number;
         yield {
           text,
           number: numbers + number,
-          endByte: bytes + endByte,
+          endByte: bytes + data.placeOf(endByte),
           get place() {
             return placeIn(data.file!, format, number);
           },
@@ -121,6 +146,17 @@ export class DataSource {
   /** The stamps of what has been read; undefined where a file may have changed meanwhile. */
   get stampAfter(): DataStamp | undefined {
     return allOf(this.#stamps);
+  }
+}
+
+/** @throws {UsageError} for texts beside documents, which would be learnt in different ways */
+function requireOneKind(files: readonly SeenFile[], name: string | undefined, flag: string): void {
+  const text = files.find(({ format }) => format === 'text');
+  const other = files.find(({ format }) => format !== 'text');
+  if (text !== undefined && other !== undefined) {
+    throw new UsageError(
+      `${flag}: ${name} has texts (${text.file}) and documents (${other.file}), which are learnt in different ways. Give files of one kind, by a pattern such as 'DIR/**/*.jsonl', or a mixture by weights, such as 'DIR/*.txt:0.5,DIR/*.jsonl:0.5'.`,
+    );
   }
 }
 

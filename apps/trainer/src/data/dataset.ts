@@ -2,10 +2,11 @@
 // to evaluate on.
 
 import { UsageError } from '../errors.js';
-import type { RunConfig, TokenFiles } from '../run-config.js';
+import type { RunConfig, TokenFiles, TokenPart } from '../run-config.js';
 import { placeIn } from './data-file.js';
-import { DataSource, filesOf, formatOf } from './data-source.js';
+import { DataSource, formatOf } from './data-source.js';
 import { rolesIn } from './line-shapes.js';
+import { mixedRows } from './mixed-rows.js';
 import { packedRows } from './packed-rows.js';
 import { numMicroSteps, permute, rowsOf } from './row-order.js';
 import type { RowArrays, RowOrderName, RowSource } from './rows.js';
@@ -30,8 +31,21 @@ export interface DataSize {
   /** The number of documents that are longer than a row, and of the pieces that they are cut in. */
   readonly cut: number;
   readonly pieces: number;
-  /** The number of rows of the first epoch. */
+  /**
+   * The number of rows of the first epoch; that of a mixture ends with the first part that does.
+   */
   readonly rows: number;
+  /** The number of files; undefined for one. */
+  readonly files?: number | undefined;
+  /** The parts of a mixture, in the order in which they were named. */
+  readonly parts?: readonly PartSize[] | undefined;
+}
+
+/** A part of a mixture; its rows are those that are its own. */
+export interface PartSize extends Omit<DataSize, 'parts'> {
+  readonly name: string;
+  /** Its part of all rows, from 0 to 1. */
+  readonly share: number;
 }
 
 /** `Batch` is what a task's objective takes: rows of tokens, or examples. */
@@ -93,25 +107,25 @@ export async function openTokens(
     await Promise.all(open.map((file) => file.close()));
   };
   try {
-    const own: Source = {
-      file: await opened(files.train),
-      name: config.data ?? 'the novel',
-      path: config.data,
-      flag: '--data',
-    };
-    const [first, last] = split(own, config.validFraction);
-    const apart: Source | undefined =
-      files.valid === undefined
-        ? last
-        : {
-            file: await opened(files.valid),
-            name: config.valid!,
-            path: config.valid,
-            flag: '--valid',
-          };
-    const valid = apart && (await dataset(config, apart, 'in turn'));
+    const sources = (parts: readonly TokenPart[], flag: string): Promise<Source[]> =>
+      Promise.all(
+        parts.map(async ({ directory, name, share }) => ({
+          file: await opened(directory),
+          name: name ?? 'the novel',
+          path: name,
+          share,
+          flag,
+        })),
+      );
+    const cut = (await sources(files.train, '--data')).map((own) =>
+      split(own, config.validFraction),
+    );
+    const train = cut.map(([first]) => first);
+    const last = cut.flatMap(([, apart]) => apart ?? []);
+    const apart = files.valid === undefined ? last : await sources(files.valid, '--valid');
+    const valid = apart.length === 0 ? undefined : await dataset(config, apart, 'in turn');
     return {
-      train: await dataset(config, first, config.order),
+      train: await dataset(config, train, config.order),
       valid: valid && { ...valid, numSteps: Math.min(valid.numSteps, config.evalBatches) },
       [Symbol.asyncDispose]: close,
     };
@@ -129,6 +143,8 @@ interface Source {
   /** Where the data itself is; undefined for the novel. */
   readonly path: string | undefined;
   readonly flag: string;
+  /** Its part of all rows, from 0 to 1. */
+  readonly share: number;
   /** Tokens [first, end) of a text. Default: all. */
   readonly range?: readonly [number, number];
   /** The numbers of the documents to take. Default: all of the file's. */
@@ -168,16 +184,32 @@ function split(source: Source, fraction: number | undefined): [Source, Source | 
   ];
 }
 
-async function dataset(config: DataConfig, source: Source, order: RowOrderName): Promise<Dataset> {
+async function dataset(
+  config: DataConfig,
+  sources: readonly Source[],
+  order: RowOrderName,
+): Promise<Dataset> {
   const { batch, ranks, gradAccum, seq } = config;
-  checkVocabulary(config, source);
-  await checkCounted(config, source);
-  const rows = rowsFrom(config, source, order);
+  for (const source of sources) {
+    checkVocabulary(config, source);
+    await checkCounted(config, source);
+  }
+  const parts = sources.map((source) => ({
+    rows: rowsFrom(config, source, order),
+    share: source.share,
+  }));
+  const rows = parts.length === 1 ? parts[0]!.rows : mixedRows(parts, { seq });
   /** An evaluation ends with the last row; training goes on through the epochs. */
   const end = order === 'in turn' ? rows.numRows : Number.POSITIVE_INFINITY;
+  const sizes = sources.map((source, i) => ({
+    ...sizeOf(config, source),
+    rows: parts[i]!.rows.numRows,
+    name: source.name,
+    share: source.share,
+  }));
   return {
-    size: { ...sizeOf(config, source), rows: rows.numRows },
-    targetBytes: source.file.index.targetBytes,
+    size: allOf(sizes, rows.numRows),
+    targetBytes: sources.length === 1 ? sources[0]!.file.index.targetBytes : undefined,
     numSteps: Math.ceil(rows.numRows / batch),
     numMicroSteps: numMicroSteps({ batch, ranks, gradAccum }),
     numTargets: async (step) => {
@@ -209,11 +241,32 @@ async function dataset(config: DataConfig, source: Source, order: RowOrderName):
   };
 }
 
+/** The size of all parts, whose epoch has so many rows. */
+function allOf(parts: readonly PartSize[], rows: number): DataSize {
+  if (parts.length === 1) {
+    const { name: _, share: __, ...size } = parts[0]!;
+    return size;
+  }
+  const sum = (count: (part: PartSize) => number) =>
+    parts.reduce((all, part) => all + count(part), 0);
+  return {
+    tokens: sum(({ tokens }) => tokens),
+    documents: sum(({ documents }) => documents),
+    cut: sum(({ cut }) => cut),
+    pieces: sum(({ pieces }) => pieces),
+    files: sum(({ files = 1 }) => files),
+    rows,
+    parts,
+  };
+}
+
 function sizeOf({ seq }: DataConfig, source: Source): Omit<DataSize, 'rows'> {
   const { file, range } = source;
+  const { files = 1 } = file.index.origin;
+  const several = files > 1 ? { files } : {};
   if (file.index.kind === 'stream') {
     const [first, end] = range ?? [0, file.index.tokens];
-    return { tokens: end - first, documents: 0, cut: 0, pieces: 0 };
+    return { tokens: end - first, documents: 0, cut: 0, pieces: 0, ...several };
   }
   const all = documentsOf(source);
   let [tokens, cut, pieces] = [0, 0, 0];
@@ -225,7 +278,7 @@ function sizeOf({ seq }: DataConfig, source: Source): Omit<DataSize, 'rows'> {
       pieces += Math.ceil((length - 1) / seq);
     }
   }
-  return { tokens, documents: all.length, cut, pieces };
+  return { tokens, documents: all.length, cut, pieces, ...several };
 }
 
 /** The numbers of the documents of a source, in the order of its file. */
@@ -278,8 +331,7 @@ async function checkCounted({ trainOnPrompt }: DataConfig, source: Source): Prom
   }
   const { line } = file.document(mute);
   const told = await entryAt(path, { flag, line });
-  const isAlone = told === undefined || filesOf(path).length === 1;
-  const place = isAlone ? placeIn(name, formatOf(path), line) : told.place;
+  const place = told?.place ?? placeIn(name, formatOf(path, flag), line);
   const roles = told?.roles.join(', ');
   throw new UsageError(
     `${flag}: ${place}: expected something to learn, got a document that is all prompt${roles ? ` (roles: ${roles})` : ''}. Add what the assistant says, leave the line out, or count prompts with --train-on-prompt.`,
@@ -291,9 +343,6 @@ async function entryAt(
   path: string | undefined,
   { flag, line }: { readonly flag: string; readonly line: number },
 ): Promise<{ readonly place: string; readonly roles: readonly string[] } | undefined> {
-  if (formatOf(path) === 'text') {
-    return undefined;
-  }
   try {
     const source = await DataSource.open(path, flag);
     for await (const { number, text, place } of source.entries()) {

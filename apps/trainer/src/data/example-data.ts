@@ -3,7 +3,7 @@
 
 import type { TypedDocument } from '@shardweave/nn/embedding';
 import { UsageError } from '../errors.js';
-import type { RunConfig, TokenFiles } from '../run-config.js';
+import type { RunConfig, TokenFiles, TokenPart } from '../run-config.js';
 import { splitMix32 } from '../seeded-random.js';
 import { labelId } from '../task/task-head.js';
 import type { Dataset, RunData } from './dataset.js';
@@ -52,8 +52,8 @@ export async function openExamples(
   files: TokenFiles,
 ): Promise<RunData<ExampleBatch>> {
   const open: ExampleFile[] = [];
-  const opened = async (directory: string) => {
-    const file = await ExampleFile.open(directory);
+  const opened = async ([part]: readonly TokenPart[]) => {
+    const file = await ExampleFile.open(part!.directory); // of examples there is one part
     open.push(file);
     return file;
   };

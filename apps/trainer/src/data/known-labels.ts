@@ -13,7 +13,7 @@ export async function headOf(head: TaskHead, { train }: TokenFiles): Promise<Tas
   if (head.kind !== 'classify') {
     return head;
   }
-  await using file = await TokenFile.open(train);
+  await using file = await TokenFile.open(train[0]!.directory); // of examples there is one part
   const { labels, kind } = file.index.examples!;
   const isKnown =
     head.labels.length > 0 && labels.every((label) => labelId(label, head.labels) !== undefined);

@@ -14,12 +14,11 @@ interface OtherFormat {
   readonly remedy: string;
 }
 
+const TAR: OtherFormat = { is: 'is an archive (tar)', remedy: UNPACK };
 const UTF_16: OtherFormat = { is: 'is text in UTF-16', remedy: SAVE };
 
 /** Files by their first bytes, which stand as Latin-1. */
 const FORMATS: readonly (readonly [begin: string, format: OtherFormat])[] = [
-  ['\x1f\x8b', { is: 'is compressed (gzip)', remedy: UNPACK }],
-  ['\x28\xb5\x2f\xfd', { is: 'is compressed (zstd)', remedy: UNPACK }],
   ['\xfd7zXZ\0', { is: 'is compressed (xz)', remedy: UNPACK }],
   ['BZh91AY&SY', { is: 'is compressed (bzip2)', remedy: UNPACK }],
   ['PK\x03\x04', { is: 'is an archive (zip)', remedy: UNPACK }],
@@ -29,8 +28,16 @@ const FORMATS: readonly (readonly [begin: string, format: OtherFormat])[] = [
   ['\xfe\xff', UTF_16],
 ];
 
-/** What a file is by its first bytes; undefined for what may be a text in UTF-8. */
-export function otherFormat(head: Uint8Array): OtherFormat | undefined {
+/** An archive begins with the name of its first file, so only its own name tells what it is. */
+const TAR_NAME = /\.(tar(\.(gz|zst))?|tgz|tzst)$/i;
+
+/**
+ * What a file is by its first bytes; undefined for what may be a text in UTF-8, compressed or not.
+ */
+export function otherFormat(head: Uint8Array, file = ''): OtherFormat | undefined {
+  if (TAR_NAME.test(file)) {
+    return TAR;
+  }
   const text = Buffer.from(head).toString('latin1');
   const found = FORMATS.find(([begin]) => text.startsWith(begin));
   return found?.[1] ?? (isWide(head) ? UTF_16 : undefined);

@@ -3,10 +3,11 @@
 
 import { createHash } from 'node:crypto';
 import { rm } from 'node:fs/promises';
-import type { RunConfig, TokenFiles } from '../run-config.js';
+import { UsageError } from '../errors.js';
+import type { RunConfig, TokenFiles, TokenPart } from '../run-config.js';
 import { promptsOf, type TaskHead } from '../task/task-head.js';
-import { fileFormat } from './data-file.js';
-import { DataSource, filesOf } from './data-source.js';
+import { dataParts } from './data-parts.js';
+import { DataSource } from './data-source.js';
 import { cacheLimit, isSameStamp, TokenCache } from './token-cache.js';
 import { TOKEN_FORMAT } from './token-file.js';
 import { NOVEL, type TokenJob, tokenize } from './tokenize.js';
@@ -39,11 +40,24 @@ export async function prepareTokens(
   const { data, valid } = config;
   await using own = options.cache ? undefined : await TokenCache.open(config.cache);
   const cache = options.cache ?? own!;
-  const prepared = (data: Pick<TokenJob, 'flag' | 'file'>) =>
-    prepare({ ...config, ...data, reading: readingOf(config.head) }, options, cache);
+  const reading = readingOf(config.head);
+  const prepared = async (flag: TokenJob['flag'], given: string | undefined) => {
+    const parts = dataParts(given, flag);
+    if (reading !== undefined && parts.length > 1) {
+      throw new UsageError(
+        `${flag}: a mixture by weights is for --task lm, got --task ${reading.task}. Leave the weights out: the examples of all files are learnt.`,
+      );
+    }
+    const made: TokenPart[] = [];
+    for (const data of parts) {
+      const directory = await prepare({ ...config, flag, data, reading }, options, cache);
+      made.push({ directory, name: data.name, share: data.share });
+    }
+    return made;
+  };
   return {
-    train: await prepared({ flag: '--data', file: data }),
-    valid: valid && (await prepared({ flag: '--valid', file: valid })),
+    train: await prepared('--data', data),
+    valid: valid === undefined ? undefined : await prepared('--valid', valid),
   };
 }
 
@@ -56,13 +70,14 @@ function readingOf(head: TaskHead): ExampleReading | undefined {
 }
 
 async function prepare(
-  config: Pick<RunConfig, 'tokenizer' | 'model'> & Pick<TokenJob, 'flag' | 'file' | 'reading'>,
+  config: Pick<RunConfig, 'tokenizer' | 'model'> & Pick<TokenJob, 'flag' | 'data' | 'reading'>,
   { entry, onTokenized, signal }: PrepareOptions,
   cache: TokenCache,
 ): Promise<string> {
-  const { flag, file, tokenizer, model, reading } = config;
+  const { flag, data, tokenizer, model, reading } = config;
   const tokenizerDirectory = model.kind === 'directory' ? model.path : undefined;
-  const formats = filesOf(file).map(fileFormat).join();
+  const source = await DataSource.open(data, flag);
+  const formats = source.formats.join();
   const key = await tokenizerKey(tokenizer, tokenizerDirectory);
   const how = [TOKEN_FORMAT, formats, key, ...(reading === undefined ? [] : [reading])];
   const keyOf = (sha256: string) =>
@@ -70,14 +85,14 @@ async function prepare(
       .update(JSON.stringify([...how, sha256]))
       .digest('hex')
       .slice(0, 32);
-  const known = await knownHash({ flag, file }, cache, signal);
+  const known = await knownHash(source, cache, signal);
   const found = known && (await cache.use(keyOf(known)));
   if (found) {
     return found;
   }
   const part = cache.newPart();
-  const job: TokenJob = { flag, file, tokenizer, tokenizerDirectory, reading, part };
-  const tell: OnTokenized = (done, total) => onTokenized?.(file ?? NOVEL, done, total);
+  const job: TokenJob = { flag, data, tokenizer, tokenizerDirectory, reading, part };
+  const tell: OnTokenized = (done, total) => onTokenized?.(data.name ?? NOVEL, done, total);
   const startMs = Date.now();
   try {
     const { sha256, stamp } =
@@ -100,18 +115,17 @@ async function prepare(
  * minutes. Undefined where that would only be another reading.
  */
 async function knownHash(
-  { flag, file }: Pick<TokenJob, 'flag' | 'file'>,
+  source: DataSource,
   cache: TokenCache,
   signal: AbortSignal | undefined,
 ): Promise<string | undefined> {
-  const source = await DataSource.open(file, flag);
   const stamp = source.stampBefore;
   const known = stamp && (await cache.hashOf(stamp));
   if (known !== undefined || !(await cache.hasSize(source.total))) {
     return known;
   }
   const startMs = Date.now();
-  for await (const data of source.opened()) {
+  for await (const { data } of source.opened()) {
     for await (const _ of data.chunks()) {
       signal?.throwIfAborted();
     }

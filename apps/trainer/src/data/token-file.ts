@@ -61,6 +61,8 @@ export interface TokenIndex {
   /** The data that the tokens were first made of. */
   readonly origin: {
     readonly name: string;
+    /** The number of its files. */
+    readonly files?: number;
     readonly tokenizer: string;
     readonly bytes: number;
     readonly sha256: string;

@@ -6,7 +6,8 @@ import type { TokenizerName } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
 import { TextCutter, UncutTextError } from './cut-text.js';
 import { type DataBytes, type DataStamp, unreadable } from './data-bytes.js';
-import { DataSource, formatOf } from './data-source.js';
+import type { DataPart } from './data-parts.js';
+import { DataSource } from './data-source.js';
 import { encodeDocuments } from './document.js';
 import { eachEntry, hasNone } from './each-entry.js';
 import { neededFields } from './line-shapes.js';
@@ -20,8 +21,7 @@ import type { OnTokenized, WritingTools } from './writing-tools.js';
 export interface TokenJob {
   /** The flag that named the file. */
   readonly flag: '--data' | '--valid';
-  /** The data by its name; undefined stands for the novel. */
-  readonly file: string | undefined;
+  readonly data: DataPart;
   readonly tokenizer: TokenizerName;
   /** The directory of the tokenizer `model`. */
   readonly tokenizerDirectory: string | undefined;
@@ -47,14 +47,15 @@ export const NOVEL = 'Moby Dick';
  * @throws {UsageError} where the data can't be read, is not what it should be, or can't be written
  */
 export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise<Tokenized> {
-  const data = await DataSource.open(job.file, job.flag);
+  const data = await DataSource.open(job.data, job.flag);
+  const { name = NOVEL } = data;
   onTokenized(0, data.total);
   const tokenizer = await loadTokenizer(job.tokenizer, job.tokenizerDirectory);
-  const isText = formatOf(job.file) === 'text';
+  const isText = data.formats[0] === 'text';
   const { reading } = job;
   if (isText && reading !== undefined) {
     throw new UsageError(
-      `${job.flag}: ${job.file ?? NOVEL} is a text, but --task ${reading.task} learns from examples: JSON lines, CSV, TSV or Parquet. Give a file of these.`,
+      `${job.flag}: ${name} is a text, but --task ${reading.task} learns from examples: JSON lines, CSV, TSV or Parquet. Give a file of these.`,
     );
   }
   try {
@@ -69,7 +70,8 @@ export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise
     await (examples === undefined && !isText && writeDocuments(data, tools));
     const sha256 = data.digest();
     const origin = {
-      name: job.file ?? NOVEL,
+      name,
+      files: data.formats.length,
       tokenizer: tokenizer.name,
       bytes: data.total,
       sha256,
@@ -102,7 +104,8 @@ async function writeText(
     await writer.text(tokens);
   };
   const { total } = source;
-  const add = async (chunk: Buffer) => {
+  let before = 0;
+  const add = async (chunk: Buffer, place: () => number) => {
     bytes += chunk.length;
     if (tokenizer.name === 'byte') {
       first ??= chunk[0]! < 0x80 ? 1 : 0;
@@ -112,16 +115,19 @@ async function writeText(
         await write(piece);
       }
     }
-    onTokenized(Math.min(bytes, total), total);
+    onTokenized(Math.min(place(), total), total);
   };
-  for await (const data of source.opened()) {
+  for await (const { data } of source.opened()) {
+    const start = bytes;
+    const place = () => before + data.placeOf(bytes - start);
     try {
       for await (const chunk of utf8Chunks(data.chunks())) {
-        await add(chunk);
+        await add(chunk, place);
       }
     } catch (error) {
       throw explainText(error, data, tokenizer);
     }
+    before += data.total;
   }
   await write(cutter.end());
   onTokenized(total, total);

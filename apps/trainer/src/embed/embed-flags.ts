@@ -2,7 +2,7 @@
 
 import { UsageError } from '../errors.js';
 import { flag, type ValuesOf } from '../flags/flag.js';
-import { file, onOff, positive, text, whole } from '../flags/flag-kinds.js';
+import { data, file, onOff, positive, text, whole } from '../flags/flag-kinds.js';
 import { MODEL, PLACE } from '../generate/generate-flags.js';
 
 /** The field of a line that is embedded where no other one is named. */
@@ -13,8 +13,8 @@ export const DEFAULT_MARGIN = 0.95;
 
 export const EMBED = {
   ...MODEL,
-  data: flag(file, undefined, [
-    '--data <FILE|hf:ORG/NAME>',
+  data: flag(data, undefined, [
+    '--data <FILE|DIR|hf:ORG/NAME,...>',
     'a text a line, or a line of JSON or a row of Parquet, CSV or TSV each (default: standard input, of texts or JSON lines)',
   ]),
   field: flag(text, undefined, [

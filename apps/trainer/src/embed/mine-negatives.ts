@@ -1,7 +1,7 @@
 // Finds hard negatives for pairs of queries and answers: all answers are embedded, and each query
 // is compared with all of them.
 
-import { DataSource, formatOf } from '../data/data-source.js';
+import { DataSource } from '../data/data-source.js';
 import { parseLine } from '../data/document.js';
 import { eachEntry, hasNone } from '../data/each-entry.js';
 import { readExamples } from '../data/example-shapes.js';
@@ -35,7 +35,7 @@ export interface Pairs {
 /** @throws {UsageError} where the file can't be read, or a line holds no pair */
 export async function readPairs(file: string): Promise<Pairs> {
   const source = await DataSource.open(file, FLAG);
-  if (formatOf(file) === 'text') {
+  if (source.formats[0] === 'text') {
     throw new UsageError(
       `${FLAG}: ${file} is a text, and pairs are JSON lines, CSV, TSV or Parquet. Give a file of these.`,
     );

@@ -3,7 +3,7 @@
 
 import { addAbortSignal, type Readable } from 'node:stream';
 import { lines } from '../data/data-file.js';
-import { DataSource, formatOf } from '../data/data-source.js';
+import { DataSource } from '../data/data-source.js';
 import { parseLine } from '../data/document.js';
 import { hasNone } from '../data/each-entry.js';
 import { notWords, words } from '../data/line-shapes.js';
@@ -49,7 +49,7 @@ export async function fileTexts({
   const source = await DataSource.open(data, '--data');
   const { total } = source;
   const name = data!;
-  if (formatOf(data) !== 'text') {
+  if (source.formats[0] !== 'text') {
     return { name, total, lines: () => fieldLines(source, field ?? DEFAULT_FIELD) };
   }
   if (field !== undefined) {
@@ -93,11 +93,11 @@ export function inputTexts(
 async function* plainLines(source: DataSource): AsyncGenerator<TextLine> {
   let bytes = 0;
   let isEmpty = true;
-  for await (const data of source.opened()) {
+  for await (const { data } of source.opened()) {
     const place = (number: number) => `${source.flag}: ${data.file}, line ${number}`;
     for await (const line of textLines(data.chunks(), { place, read: plainText })) {
       isEmpty = false;
-      const endByte = bytes + line.endByte;
+      const endByte = bytes + data.placeOf(line.endByte);
       yield { ...line, endByte };
     }
     bytes += data.total;

@@ -1,14 +1,14 @@
 // The flags of the command `eval`: an interface that others script against.
 
 import { flag, type ValuesOf } from '../flags/flag.js';
-import { file, oneOf, onOff, whole } from '../flags/flag-kinds.js';
+import { data, file, oneOf, onOff, whole } from '../flags/flag-kinds.js';
 import { DEFAULT_SEQ_AT_MOST, TASKS } from '../flags/train-flags.js';
 import { MODEL, PLACE } from '../generate/generate-flags.js';
 
 export const EVAL = {
   ...MODEL,
-  data: flag(file, undefined, [
-    '--data <FILE|hf:ORG/NAME>',
+  data: flag(data, undefined, [
+    '--data <FILE|DIR|hf:ORG/NAME,...>',
     'a text in UTF-8, or documents, as train takes them (default: the novel Moby Dick)',
   ]),
   task: flag(oneOf(TASKS), undefined, [

@@ -3,6 +3,7 @@
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { rowLength, tokenizerName } from '../config/resolve-config.js';
+import { absoluteData } from '../data/data-parts.js';
 import { openData } from '../data/open-data.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory, TokenCache } from '../data/token-cache.js';
@@ -10,7 +11,6 @@ import type { Figures } from '../figures/figures.js';
 import { refuseIdle } from '../flags/flag-effects.js';
 import { FLAGS } from '../flags/train-flags.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
-import { absoluteData } from '../hub/data-name.js';
 import { openObjective } from '../rank/objectives/open-objective.js';
 import { evaluate } from '../rank/step/evaluation.js';
 import type { EvalFlags } from './eval-flags.js';

@@ -20,6 +20,11 @@ export interface FlagKind<T> {
   readonly most?: number;
   /** What was meant by a value that is refused. */
   readonly meant?: (typed: string) => string | undefined;
+  /**
+   * Whether all words up to the next flag are the value, with commas between them: a shell makes
+   * them of a pattern that is not quoted.
+   */
+  readonly isList?: boolean;
   /** Whether the flag may be typed several times; all the texts are then read at once. */
   readonly isRepeated?: boolean;
 }
@@ -149,6 +154,20 @@ export const file = textual(z.string().min(1), 'a path');
 export const files = textual<readonly string[]>(z.array(file.schema).min(1), 'paths');
 /** A path that may be given several times. */
 export const paths: FlagKind<readonly string[]> = { ...files, isRepeated: true };
+/**
+ * Data by paths and names, which stand behind the flag one by one or with commas between them; see
+ * data/data-parts.ts.
+ */
+export const data: FlagKind<string> = {
+  ...textual(
+    z
+      .union([file.schema, z.array(file.schema).min(1)])
+      .transform((given) => (typeof given === 'string' ? given : given.join(','))),
+    'paths, or names of data sets',
+  ),
+  isList: true,
+};
+
 /** A path that may be left out, which is true. */
 export const fileOrNone = textual(z.union([z.literal(true), file.schema]), 'a path, or none');
 

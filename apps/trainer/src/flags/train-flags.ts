@@ -9,6 +9,7 @@ import {
   bytes,
   countOrPart,
   counts,
+  data,
   devices,
   duration,
   file,
@@ -214,13 +215,13 @@ export const GROUPS = {
       '--tokenizer <model|byte|gpt2>',
       "model: the model's own, of tokenizer.json or the GGUF file (default where it has one; else gpt2 for a vocabulary of 50257 or more, else byte)",
     ]),
-    data: fixed('all')(file, undefined, [
-      '--data <FILE|hf:ORG/NAME>',
-      'a text in UTF-8, or documents, a line of JSON or a row of Parquet, CSV or TSV each, as {"text"}, {"prompt", "completion"} or {"messages"} among others; or a data set of the Hub, which @revision, :config and :split may follow (default: the novel Moby Dick)',
+    data: fixed('all')(data, undefined, [
+      '--data <FILE|DIR|hf:ORG/NAME,...>',
+      'texts in UTF-8, or documents, a line of JSON or a row of Parquet, CSV or TSV each, as {"text"}, {"prompt", "completion"} or {"messages"} among others; or data sets of the Hub, which @revision, :config and :split may follow. Several, folders and patterns are all of their files, .gz and .zst too, and with weights a mixture: a.jsonl:0.7,b/*.txt:0.3 (default: the novel Moby Dick)',
     ]),
-    valid: told('all')(file, undefined, [
-      '--valid <FILE|hf:ORG/NAME>',
-      'evaluate on that, in one of these formats',
+    valid: told('all')(data, undefined, [
+      '--valid <FILE|DIR|hf:ORG/NAME,...>',
+      'evaluate on that, in one of these forms',
     ]),
     validFraction: fixed('all')(part, undefined, [
       '--valid-fraction <X>',

@@ -1,6 +1,5 @@
 // Data sets on the Hub, as people type them: hf:org/name[@revision][:config][:split].
 
-import { resolve } from 'node:path';
 import { UsageError } from '../errors.js';
 import { type HubName, parseHubName } from './hub-name.js';
 
@@ -22,8 +21,9 @@ export function isDataName(given: string | undefined): given is string {
 
 /** @throws {UsageError} for what begins with hf: and is no name */
 export function parseDataName(given: string, flag: string): DataName {
-  const [repo = '', ...parts] = given.slice(PREFIX.length).split(':');
+  const [repo = '', ...words] = given.slice(PREFIX.length).split(':');
   const name = parseHubName(repo);
+  const parts = words.at(-1) === '' && words.length > 2 ? words.slice(0, 2) : words;
   if (name === undefined || parts.length > 2) {
     throw new UsageError(
       `${flag}: expected hf:org/name[@revision][:config][:split], got "${given}". Copy the name from the data set's page, such as hf:HuggingFaceH4/no_robots:train.`,
@@ -32,13 +32,9 @@ export function parseDataName(given: string, flag: string): DataName {
   return { ...name, parts };
 }
 
-/** A name as it is typed. */
+/** A name as it is typed. A split that is a number ends with a colon, or it would be a weight. */
 export function dataNameText({ repo, revision, parts }: DataName): string {
   const at = revision === undefined ? '' : `@${revision}`;
-  return [`${PREFIX}${repo}${at}`, ...parts].join(':');
-}
-
-/** Data as a run keeps it, which goes on from any directory: a name, or an absolute path. */
-export function absoluteData(given: string | undefined): string | undefined {
-  return given === undefined || isDataName(given) ? given : resolve(given);
+  const isNumber = parts.length > 1 && Number.isFinite(Number(parts.at(-1) || Number.NaN));
+  return [`${PREFIX}${repo}${at}`, ...parts, ...(isNumber ? [''] : [])].join(':');
 }

@@ -3,6 +3,7 @@
 // Face's `datasets`.
 
 import { parse } from 'yaml';
+import { globPattern } from '../files/glob-pattern.js';
 
 /** The files of each split. */
 export type Splits = ReadonlyMap<string, readonly string[]>;
@@ -98,7 +99,7 @@ function splitsOf({ data_files: told, data_dir: dir }: ToldConfig, all: readonly
   }
   const found = new Map<string, readonly string[]>();
   for (const [split, globs] of entriesOf(told)) {
-    const patterns = globs.map((glob) => globPattern(base + glob));
+    const patterns = globs.map((glob) => globPattern(inRepo(base + glob)));
     const own = below.filter((path) => patterns.some((pattern) => pattern.test(path)));
     found.set(split, [...new Set([...(found.get(split) ?? []), ...own])]);
   }
@@ -125,24 +126,9 @@ interface ToldFiles {
   readonly path?: unknown;
 }
 
-const GLOB = /\*\*\/|\*\*+|\*|\?|\[!?[\w.-]+\]|[^*?]/g;
-
-/** A pattern of files: `*` stays in a folder, and `**` does not. */
-function globPattern(glob: string): RegExp {
-  const own = glob.replace(/^hf:\/\/datasets\/[^/]+\/[^/]+\/|^\.\//, '');
-  const escaped = (part: string) => part.replaceAll(/[\\^$.*+?()[\]{}|]/g, '\\$&');
-  const parts = (own.match(GLOB) ?? []).map((part) => {
-    if (part.startsWith('*')) {
-      return part === '**/' ? '(?:.*/)?' : part === '*' ? '[^/]*' : '.*';
-    }
-    const isSet = part.length > 1;
-    return part === '?' ? '[^/]' : isSet ? part.replace('[!', '[^') : escaped(part);
-  });
-  try {
-    return new RegExp(`^${parts.join('')}$`);
-  } catch {
-    return new RegExp(`^${escaped(own)}$`); // a set such as [z-a]
-  }
+/** A pattern without what leads to the repository. */
+function inRepo(glob: string): string {
+  return glob.replace(/^hf:\/\/datasets\/[^/]+\/[^/]+\/|^\.\//, '');
 }
 
 /** The data files of the kind that there are most of. */

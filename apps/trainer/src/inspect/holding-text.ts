@@ -80,6 +80,7 @@ function saveRows({ model, run, writers, optimizer, files, bytes }: SaveHolding)
       ['step', `${run.step}, ${run.updates} of them updates`],
       ['loss', `validation ${lossText(run.validLoss)}${best ?? ''}`],
       ['world', `${ranksText(run.config.ranks)}, ${strategy}, ${precision}`],
+      ['data', run.config.data ?? 'Moby Dick'],
       ['classes', run.numericClasses.join('; ')],
     );
     if (lora !== undefined) {

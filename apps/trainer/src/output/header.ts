@@ -30,6 +30,7 @@ export function planHeaderLines(
 ): string[] {
   return linesOf([
     ['model', modelText(config)],
+    ['data', config.data ?? 'Moby Dick'],
     ['step', `${stepText(config)}, ${config.precision}`],
     ['device', `${config.device[0]} (${description}), shared by all ranks`],
     ['leaves', leaves],
@@ -67,6 +68,7 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): Row[
       'data',
       `${config.data ?? 'Moby Dick'}: ${sizeText(ready[0]?.data)} (${config.tokenizer}), ${config.order}${config.trainOnPrompt ? ', prompts count' : ''}`,
     ],
+    ...partRows(config, ready[0]?.data),
     ...validRows(config, ready[0]?.valid),
     ['step', `${stepText(config)}${epochsText(config, ready[0]?.data)}`],
     [
@@ -226,13 +228,26 @@ function modelName({ model }: RunConfig): string {
 }
 
 function sizeText(size: DataSize | undefined): string {
-  const { tokens, documents, cut, pieces, unit = 'documents' } = size ?? NOTHING;
+  const { tokens, documents, cut, pieces, files, unit = 'documents' } = size ?? NOTHING;
   const of = documents === 0 ? '' : ` in ${formatCount(documents)} ${unit}`;
   const cuts =
     cut === 0
       ? ''
       : `, ${formatCount(cut)} of them longer than a row and cut in ${formatCount(pieces)} pieces`;
-  return `${formatCount(tokens)} tokens${of}${cuts}`;
+  const from = files === undefined ? '' : ` of ${formatCount(files)} files`;
+  return `${formatCount(tokens)} tokens${of}${from}${cuts}`;
+}
+
+/** A row for each part of a mixture: how much of all rows it is, and how often it is learnt. */
+function partRows({ steps, batch }: RunConfig, size: DataSize | undefined): Row[] {
+  return (size?.parts ?? []).map((part) => {
+    const epochs = (steps * batch * part.share) / part.rows;
+    const share = Number((100 * part.share).toPrecision(3));
+    return [
+      'part',
+      `${share} % of the rows: ${part.name}, ${sizeText(part)}, ${formatEpochs(epochs)} of ${formatCount(part.rows)} rows`,
+    ];
+  });
 }
 
 const NOTHING: DataSize = { tokens: 0, documents: 0, cut: 0, pieces: 0, rows: 0 };

@@ -3,6 +3,7 @@
 
 import { win32 } from 'node:path';
 import { stringify } from 'yaml';
+import { dataNames, withEntries } from '../data/data-parts.js';
 import { RUN_FILES } from '../files/run-files.js';
 import { isDataName, parseDataName } from '../hub/data-name.js';
 import type { License } from '../hub/hub-push.js';
@@ -144,7 +145,7 @@ function dataText(data: unknown, row: string | undefined, hash: string | undefin
   const given = String(data);
   const size = row?.startsWith(`${given}: `) ? `: ${row.slice(given.length + 2)}` : '';
   const sum = hash === undefined ? '' : `, sha256 ${code(hash)}`;
-  return `${code(baseNameOf(given))}${size}${sum}`;
+  return `${code(withEntries(given, baseNameOf))}${size}${sum}`;
 }
 
 function validText(
@@ -234,7 +235,9 @@ function again(run: PushedRun): string {
 
 /** What the run was trained and evaluated on: paths and names. */
 function dataOf({ config }: PushedRun): string[] {
-  return [config.data, config.valid].flatMap((name) => (name === undefined ? [] : [String(name)]));
+  return [config.data, config.valid].flatMap((given) =>
+    given === undefined ? [] : dataNames(String(given)),
+  );
 }
 
 const are = (names: readonly string[]) => (names.length === 1 ? 'is' : 'are');

@@ -3,8 +3,9 @@
 
 import { win32 } from 'node:path';
 import { configText } from '../config/config-file.js';
+import { dataNames, withEntries } from '../data/data-parts.js';
 import { type Flag, keyOf } from '../flags/flag.js';
-import { file, fileOrNone } from '../flags/flag-kinds.js';
+import { data, file, fileOrNone } from '../flags/flag-kinds.js';
 import { FLAGS } from '../flags/train-flags.js';
 import { homeDirectory } from '../home-directory.js';
 import { isDataName } from '../hub/data-name.js';
@@ -36,16 +37,17 @@ export function publicConfig(config: Readonly<Record<string, unknown>>): PublicC
   const [left, named]: [string[], string[]] = [[], []];
   for (const [key, value] of Object.entries(config)) {
     const kind = kinds.get(key);
-    const isPath = kind === (file as unknown) || kind === (fileOrNone as unknown);
+    const isPath = [data, file, fileOrNone].some((own) => kind === (own as unknown));
+    const isData = kind === (data as unknown);
     const given = String(value);
     const isName =
-      isDataName(given) ||
+      (isData && dataNames(given).every(isDataName)) ||
       (key === 'model' && isPresetName(given)) ||
       (HUB_KEYS.includes(key) && parseModelName(given));
     if (kind === undefined || (isPath && !NAMED.includes(key))) {
       left.push(key);
     } else if (isPath && !isName) {
-      values[key] = baseNameOf(given);
+      values[key] = isData ? withEntries(given, baseNameOf) : baseNameOf(given);
       named.push(key);
     } else {
       values[key] = value;

@@ -10,7 +10,7 @@ import { keyOf } from '../flags/flag.js';
 import { FLAG_NAMES, FLAGS, type Flags } from '../flags/train-flags.js';
 import type { BaseModel } from '../model/base-model.js';
 import type { Best } from '../rank/events.js';
-import { decidedFlags, type PreparedRun, type RunConfig } from '../run-config.js';
+import { decidedFlags, type PreparedRun, type RunConfig, type TokenPart } from '../run-config.js';
 
 /** The record of a run in its save, as JSON. */
 export interface SavedRun {
@@ -46,9 +46,14 @@ export interface SavedRun {
   readonly config: Partial<PreparedRun>;
 }
 
-/** A hash of what is trained on, as tokens. */
+/** A hash of what is trained on, as tokens; of a mixture that of each part, with its share. */
 export function tokensOf({ tokens }: Pick<PreparedRun, 'tokens'>): string {
-  return basename(tokens.train);
+  return hashOf(tokens.train);
+}
+
+function hashOf(parts: readonly TokenPart[]): string {
+  const hashes = parts.map(({ directory, share }) => [basename(directory), share.toPrecision(12)]);
+  return hashes.map((own) => (parts.length === 1 ? own[0] : own.join(':'))).join();
 }
 
 /** What is evaluated: data, by a hash as of tokensOf, or the part of it; undefined for nothing. */
@@ -58,7 +63,7 @@ export function evaluatedOn({
   evalBatches,
 }: Pick<PreparedRun, 'tokens' | 'validFraction' | 'evalBatches'>): string | undefined {
   const part = validFraction === undefined ? undefined : `${validFraction} of the data`;
-  const data = tokens.valid === undefined ? part : basename(tokens.valid);
+  const data = tokens.valid === undefined ? part : hashOf(tokens.valid);
   return data && `${data}, ${evalBatches} batches`;
 }
 

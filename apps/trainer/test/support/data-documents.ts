@@ -2,6 +2,7 @@
 
 import { join } from 'node:path';
 import { newFolder } from '../../../../tooling/test-kit/folders.ts';
+import { dataParts } from '../../src/data/data-parts.js';
 import { DataSource, type SourceEntry } from '../../src/data/data-source.js';
 import { neededFields } from '../../src/data/line-shapes.js';
 import { TokenFile } from '../../src/data/token-file.js';
@@ -22,7 +23,15 @@ export async function entriesOf(path: string): Promise<SourceEntry[]> {
 export async function tokensOf(file: string) {
   const part = join(newFolder(), 'tokens');
   const tokenizerDirectory = lettersDirectory({});
-  await tokenize({ flag: '--data', file, tokenizer: 'model', tokenizerDirectory, part }, () => {});
+  const [data] = dataParts(file);
+  const job = {
+    flag: '--data',
+    data: data!,
+    tokenizer: 'model',
+    tokenizerDirectory,
+    part,
+  } as const;
+  await tokenize(job, () => {});
   const tokens = await TokenFile.open(part);
   const { index } = tokens;
   const all = await tokens.read(0, index.tokens);
