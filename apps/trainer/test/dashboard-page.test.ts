@@ -19,7 +19,8 @@ import { TOKEN_VARIABLE } from '../src/dashboard/token.js';
 import { RANK_PROCESS_VARIABLE } from '../src/launch/rank-process.js';
 import { reportOf } from '../src/output/report.js';
 import { RunDirectory } from '../src/output/run-directory.js';
-import { RunHistory, type RunRecord, type StepLine } from '../src/output/run-records.js';
+import { RunHistory } from '../src/output/run-history.js';
+import type { RunRecord, StepLine } from '../src/output/run-records.js';
 import { childRanks } from './support/child-ranks.js';
 
 const { path: chromium, reason } = await chromiumPath();
@@ -254,7 +255,7 @@ describe.skipIf(chromium === undefined)(
       let file: string;
       let both: string;
 
-      beforeAll(() => {
+      beforeAll(async () => {
         const folder = mkdtempSync(join(tmpdir(), `page-<b>`));
         const runs = ['first', 'second'].map((name, i) => {
           const path = join(folder, name);
@@ -267,8 +268,8 @@ describe.skipIf(chromium === undefined)(
         });
         file = join(folder, 'one.html');
         both = join(folder, 'both.html');
-        writeFileSync(file, reportOf(runs.slice(0, 1)));
-        writeFileSync(both, reportOf(runs));
+        writeFileSync(file, await reportOf(runs.slice(0, 1)));
+        writeFileSync(both, await reportOf(runs));
       });
 
       it('asks nobody for anything, and takes no text for markup', async () => {

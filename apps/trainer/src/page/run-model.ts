@@ -82,6 +82,13 @@ export class RunModel {
       case 'save':
         this.#save(record);
         return;
+      case 'saveGone':
+        this.saves.splice(
+          0,
+          Infinity,
+          ...this.saves.filter((save) => save.directory !== record.directory),
+        );
+        return;
       case 'warning':
         this.warnings.push(record.text);
         return;
