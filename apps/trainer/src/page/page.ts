@@ -1,10 +1,12 @@
-// Starts the page of a run that its command reports live, or of runs whose records are in the page
-// itself.
+// Starts the page: of runs whose records are in the page itself, of a run that its command reports
+// live, or of all runs under a folder, which the first message of the command tells.
 
-import type { PageData } from './page-data.js';
+import { RunsView } from './index/runs-view.js';
+import type { PageData, RunsMessages } from './page-data.js';
 import { RunModel } from './run-model.js';
 import { RunPage } from './run-page.js';
-import { followRun, type StreamState } from './stream.js';
+import type { PageRecord } from './step-table.js';
+import { followEvents, type StreamState } from './stream.js';
 
 const MESSAGES: Readonly<Record<StreamState, string>> = {
   open: '',
@@ -18,37 +20,71 @@ function start(): void {
   if (data === null) {
     startLive();
   } else {
-    const runs = data.runs.map(({ name, records }) => {
-      const run = new RunModel(name);
-      for (const record of records) {
-        run.add(record);
-      }
-      return run;
-    });
-    new RunPage(runs, { isLive: false }).draw();
+    new RunPage(data.runs.map(RunModel.of), { isLive: false }).draw();
   }
 }
 
 function startLive(): void {
-  const token = new URLSearchParams(location.hash.slice(1)).get('token') ?? '';
   window.addEventListener('hashchange', () => location.reload());
-  let page = new RunPage([new RunModel('run')], { isLive: true });
-  void followRun(token, {
-    onHistory: (records) => {
-      const run = new RunModel('run');
-      page.dispose();
-      page = new RunPage([run], { isLive: true });
-      for (const record of records) {
-        run.add(record);
-      }
-      page.draw();
-    },
-    onRecord: (record) => {
-      page.runs[0]!.add(record);
-      page.drawSoon();
-    },
-    onState: (state) => page.say(MESSAGES[state]),
-  });
+  const asked = new URLSearchParams(location.hash.slice(1));
+  const token = asked.get('token') ?? '';
+  const alone = asked.get('run') ?? undefined;
+  const chosen = alone === undefined ? (asked.get('runs')?.split(',') ?? []) : [alone];
+  const run = new LiveRun();
+  let all: RunsView | undefined;
+  let connection = new AbortController();
+  const follow = (ids: readonly string[]) => {
+    connection.abort();
+    connection = new AbortController();
+    void followEvents({
+      token,
+      query: new URLSearchParams({ runs: ids.join() }).toString(),
+      signal: connection.signal,
+      onMessage: (name, data) => {
+        if (name === 'history' || name === 'record') {
+          run.hear(name, data);
+          return;
+        }
+        all ??= new RunsView({ token, alone, chosen, onChosen: follow });
+        all.hear(name as keyof RunsMessages, data);
+      },
+      onState: (state) => (all ?? run).say(MESSAGES[state]),
+      isOver: () => run.isOver,
+    });
+  };
+  follow(chosen);
+}
+
+/** The page of one run that its command reports. */
+class LiveRun {
+  #page = new RunPage([new RunModel('run')], { isLive: true });
+
+  /** Whether the run has ended, after which its command tells nothing more. */
+  get isOver(): boolean {
+    return this.#page.runs[0]!.end !== undefined;
+  }
+
+  hear(name: 'history' | 'record', data: unknown): void {
+    if (name === 'history') {
+      this.#page.dispose();
+      this.#page = new RunPage([RunModel.of({ name: 'run', records: data as PageRecord[] })], {
+        isLive: true,
+      });
+      this.#page.draw();
+    } else {
+      this.#page.runs[0]!.add(data as PageRecord);
+      this.#page.drawSoon();
+    }
+    if (this.isOver) {
+      this.#page.sayEnd();
+    }
+  }
+
+  say(text: string): void {
+    if (!this.isOver) {
+      this.#page.say(text);
+    }
+  }
 }
 
 start();

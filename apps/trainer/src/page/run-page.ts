@@ -82,10 +82,21 @@ export class RunPage {
     this.#timer ??= window.setTimeout(() => this.#update({ isNew: false }), DRAW_EVERY_MS);
   }
 
-  /** Shows a message at the top; an empty text takes it away. */
-  say(text: string): void {
+  /** Shows a message at the top; an empty text takes it away. A note is no complaint. */
+  say(text: string, { isNote = false }: { readonly isNote?: boolean } = {}): void {
+    this.#message.className = isNote ? 'message told' : 'message';
     this.#message.textContent = text;
     this.#message.hidden = text === '';
+  }
+
+  /** Says of a run that has ended where its page stays. */
+  sayEnd(): void {
+    const report = this.runs[0]?.end?.report;
+    const text =
+      report === undefined
+        ? 'The run has ended, and its command with it. Without --out it has left no page: what is shown here is lost by a reload.'
+        : `The run has ended. ${report} is this same page, with the data inside: it opens without any command.`;
+    this.say(text, { isNote: true });
   }
 
   dispose(): void {

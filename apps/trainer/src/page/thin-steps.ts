@@ -62,7 +62,12 @@ export class ThinnedSteps {
     return this.#numSteps;
   }
 
+  /** Adds a line; a step that is run again replaces the earlier one, and those after it. */
   add(line: StepLine): void {
+    while (this.#lines.length > 0 && this.#lines.at(-1)!.step >= line.step) {
+      this.#lines.pop();
+      this.#numSteps--;
+    }
     this.#numSteps++;
     this.#lines.push(line);
     if (this.#lines.length > this.#most) {
