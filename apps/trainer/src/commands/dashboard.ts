@@ -32,7 +32,8 @@ export const dashboard = defineCommand({
       env,
     });
     try {
-      out.write(`${shown.numRuns} runs in ${folder}: ${shown.url}\n`);
+      const { numRuns } = shown;
+      out.write(`${numRuns} ${numRuns === 1 ? 'run' : 'runs'} in ${folder}: ${shown.url}\n`);
       const { signal } = interrupt;
       if (!signal.aborted) {
         await once(signal, 'abort');

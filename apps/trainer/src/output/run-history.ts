@@ -6,10 +6,14 @@ import type { EventRecord, RunRecord } from './run-records.js';
 
 type RankRecord = Extract<RunRecord, { readonly type: 'rank' }>;
 
-/** Of each type of record, a run that goes on for weeks keeps at most so many. */
-const MOST_EVENTS = 500;
-/** The types whose records come again and again, and each tell something of their own. */
-const MANY = ['sample', 'warning', 'save'] as const satisfies EventRecord['type'][];
+/** Of samples, and of warnings, a run that goes on for weeks keeps at most so many. */
+const MOST_TEXTS = 500;
+
+/** Records of a type that are kept evenly spread: each `stride`th one, and the newest. */
+interface Spread {
+  seen: number;
+  stride: number;
+}
 
 /**
  * The records of a run: of each rank its last status, of saves those that are there, of samples and
@@ -20,7 +24,7 @@ export class RunHistory {
   readonly #steps: ThinnedSteps;
   /** The records in order, by what a later one replaces. */
   readonly #events = new Map<string, EventRecord>();
-  readonly #counts = new Map<string, number>();
+  readonly #spreads = new Map<string, Spread>();
   #added = 0;
 
   /** @param most the most lines of steps */
@@ -39,16 +43,15 @@ export class RunHistory {
         this.#forgetRanks();
         break;
       case 'saveGone':
-        this.#delete(keyOfSave(record));
+        this.#events.delete(keyOfSave(record));
         return;
     }
     const key = this.#keyOf(record);
-    this.#delete(key); // the later one stands where it came
+    this.#events.delete(key); // the later one stands where it came
     this.#events.set(key, record);
-    const count = (this.#counts.get(record.type) ?? 0) + 1;
-    this.#counts.set(record.type, count);
-    if (count > MOST_EVENTS && (MANY as readonly string[]).includes(record.type)) {
-      this.#halve(record.type);
+    const spread = this.#spreads.get(record.type);
+    if (spread !== undefined && spread.seen / spread.stride > MOST_TEXTS) {
+      this.#widen(record, spread);
     }
   }
 
@@ -60,7 +63,7 @@ export class RunHistory {
     this.#steps.clear();
     for (const [key, record] of this.#events) {
       if ('step' in record && record.step > goesOnAt) {
-        this.#delete(key);
+        this.#events.delete(key);
       }
     }
     this.#forgetRanks();
@@ -85,32 +88,36 @@ export class RunHistory {
         return keyOfSave(record);
       case 'classes':
         return record.type;
+      case 'sample':
+      case 'warning':
+        return this.#keyOfText(record);
       default:
         return `${this.#added++}`;
     }
   }
 
-  #delete(key: string): void {
-    const record = this.#events.get(key);
-    if (record !== undefined) {
-      this.#events.delete(key);
-      this.#counts.set(record.type, this.#counts.get(record.type)! - 1);
+  /** The key of one of many: that of the newest one, unless its number is one that stays. */
+  #keyOfText({ type }: EventRecord): string {
+    const spread = this.#spreads.get(type) ?? { seen: 0, stride: 1 };
+    this.#spreads.set(type, spread);
+    const number = spread.seen++;
+    return `${type} ${number % spread.stride === 0 ? number : 'newest'}`;
+  }
+
+  /** Keeps every other one of a type's records, beside the newest. */
+  #widen(newest: EventRecord, spread: Spread): void {
+    spread.stride *= 2;
+    for (const [key, record] of this.#events) {
+      const isKept = Number(key.split(' ')[1]) % spread.stride === 0;
+      if (record.type === newest.type && record !== newest && !isKept) {
+        this.#events.delete(key);
+      }
     }
   }
 
   #forgetRanks(): void {
     for (const { rank } of this.ranks()) {
-      this.#delete(`rank ${rank}`);
-    }
-  }
-
-  /** Drops every other record of a type, and so the more of them the older they are. */
-  #halve(type: EventRecord['type']): void {
-    const keys = [...this.#events].flatMap(([key, record]) => (record.type === type ? key : []));
-    for (const [i, key] of keys.entries()) {
-      if (i % 2 === 0) {
-        this.#delete(key);
-      }
+      this.#events.delete(`rank ${rank}`);
     }
   }
 }
