@@ -53,6 +53,7 @@ const SHARDWEAVE = [
   'embed',
   'push',
   'report',
+  'dashboard',
 ];
 
 const COMMANDS = {

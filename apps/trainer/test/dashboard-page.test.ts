@@ -5,7 +5,6 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
-import { createRequire } from 'node:module';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -19,7 +18,9 @@ import { TOKEN_VARIABLE } from '../src/dashboard/token.js';
 import { RANK_PROCESS_VARIABLE } from '../src/launch/rank-process.js';
 import { reportOf } from '../src/output/report.js';
 import { RunDirectory } from '../src/output/run-directory.js';
-import { RunHistory, type RunRecord, type StepLine } from '../src/output/run-records.js';
+import { RunHistory } from '../src/output/run-history.js';
+import type { RunRecord, StepLine } from '../src/output/run-records.js';
+import { axeViolations } from './support/axe-violations.js';
 import { childRanks } from './support/child-ranks.js';
 
 const { path: chromium, reason } = await chromiumPath();
@@ -67,21 +68,6 @@ describe.skipIf(chromium === undefined)(
           }),
         ),
       );
-    }
-
-    /** Returns the rules of axe that the page breaks, with the elements that break them. */
-    async function violations(): Promise<string[]> {
-      const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
-      // The script goes in by the debugging protocol, which the page's policy for scripts does not
-      // apply to.
-      await page.evaluate(readFileSync(axe, 'utf8'));
-      return page.evaluate(async () => {
-        const { axe: checker } = window as unknown as {
-          axe: { run(): Promise<{ violations: { id: string; nodes: { html: string }[] }[] }> };
-        };
-        const { violations: found } = await checker.run();
-        return found.flatMap(({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html}`));
-      });
     }
 
     describe('of a command', () => {
@@ -254,7 +240,7 @@ describe.skipIf(chromium === undefined)(
       let file: string;
       let both: string;
 
-      beforeAll(() => {
+      beforeAll(async () => {
         const folder = mkdtempSync(join(tmpdir(), `page-<b>`));
         const runs = ['first', 'second'].map((name, i) => {
           const path = join(folder, name);
@@ -267,8 +253,8 @@ describe.skipIf(chromium === undefined)(
         });
         file = join(folder, 'one.html');
         both = join(folder, 'both.html');
-        writeFileSync(file, reportOf(runs.slice(0, 1)));
-        writeFileSync(both, reportOf(runs));
+        writeFileSync(file, await reportOf(runs.slice(0, 1)));
+        writeFileSync(both, await reportOf(runs));
       });
 
       it('asks nobody for anything, and takes no text for markup', async () => {
@@ -304,7 +290,7 @@ describe.skipIf(chromium === undefined)(
         await page.goto(pathToFileURL(both).href);
         await rowsOf('loss');
         await rowsOf('memory');
-        expect(await violations()).toEqual([]);
+        expect(await axeViolations(page)).toEqual([]);
       });
 
       it('lays runs over each other, any of which can be left out', async () => {

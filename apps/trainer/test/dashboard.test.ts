@@ -18,13 +18,14 @@ import { TOKEN_VARIABLE } from '../src/dashboard/token.js';
 import { UsageError } from '../src/errors.js';
 import { reportOf } from '../src/output/report.js';
 import { RunDirectory } from '../src/output/run-directory.js';
-import { RunHistory, type RunRecord } from '../src/output/run-records.js';
+import { RunHistory } from '../src/output/run-history.js';
+import type { EventRecord, RunRecord, StepLine } from '../src/output/run-records.js';
 import { packSteps, unpackSteps } from '../src/page/step-table.js';
 import { parseFlags } from './support/parse-flags.js';
 
 const TOKEN = 'a-token-that-the-test-has-made';
 
-const run: RunRecord = { type: 'run', title: 'a "run"\\', steps: 9, ranks: 1, atMs: 5 };
+const run: EventRecord = { type: 'run', title: 'a "run"\\', steps: 9, ranks: 1, atMs: 5 };
 /** A rank's device, of which the page shows nothing here. */
 const ABOUT = {
   ...{ description: '', isSoftware: true, host: 'here' },
@@ -432,33 +433,38 @@ describe('a report', () => {
   const dataOf = (html: string) =>
     JSON.parse(/<script id="data" type="application\/json">(.*)<\/script>/.exec(html)![1]!);
 
-  it('has the records of its runs inside, and no text of theirs as markup', () => {
-    const evil: RunRecord = {
+  it('has the records of its runs inside, and no text of theirs as markup', async () => {
+    const evil: EventRecord = {
       type: 'sample',
       step: 1,
       prompt: '',
       text: '</script><script>alert(1)</script><!--',
     };
     const path = written([run, step(1), evil, step(2)]);
-    const html = reportOf([path]);
+    const html = await reportOf([path]);
     const { runs } = dataOf(html);
-    expect(runs).toEqual([{ name: 'run', records: packSteps([step(1), step(2), run, evil]) }]);
+    const lines = [step(1), step(2)].map(({ type: _, ...line }) => line as StepLine);
+    expect(runs).toEqual([
+      { name: 'run', state: 'killed', isLive: false, records: packSteps([run, evil], lines) },
+    ]);
     expect(html).not.toContain('alert(1)</script>');
     // The page has nothing that a browser would fetch.
     expect(html).not.toMatch(/(src|href)="(?!data:)/);
     expect(html).not.toMatch(/@import|url\(/);
   });
 
-  it('takes what a run that was killed has left, and names what is no run', () => {
+  it('takes what a run that was killed has left, and names what is no run', async () => {
     const path = written([run, step(1)]);
     const metrics = join(path, 'metrics.jsonl');
     const whole = readFileSync(metrics, 'utf8');
-    expect(unpackSteps(dataOf(reportOf([path])).runs[0].records[0])).toHaveLength(1);
+    expect(unpackSteps(dataOf(await reportOf([path])).runs[0].records[0])).toHaveLength(1);
     writeFileSync(metrics, `${whole}{"step":2,"lo`);
-    expect(unpackSteps(dataOf(reportOf([path])).runs[0].records[0])).toHaveLength(1);
+    expect(unpackSteps(dataOf(await reportOf([path])).runs[0].records[0])).toHaveLength(1);
     writeFileSync(metrics, `nonsense\n${whole}`);
-    expect(() => reportOf([path])).toThrow(/metrics\.jsonl: line 1 is no JSON/);
-    expect(() => reportOf([tmpdir()])).toThrow(/holds no run \(metrics\.jsonl is missing\)/);
+    await expect(reportOf([path])).rejects.toThrow(/metrics\.jsonl: line 1 is no JSON/);
+    await expect(reportOf([tmpdir()])).rejects.toThrow(
+      /holds no run \(metrics\.jsonl is missing\)/,
+    );
   });
 
   it('is what the command writes, of runs whose names are given beside its flags', async () => {
@@ -473,9 +479,9 @@ describe('a report', () => {
     expect(() => report.parse([], () => {})).toThrow(/missing required argument 'RUN'/);
   });
 
-  it('tells runs of equal names apart', () => {
+  it('tells runs of equal names apart', async () => {
     const paths = [written([run, step(1)]), written([run, step(1)])];
-    const { runs } = dataOf(reportOf(paths));
+    const { runs } = dataOf(await reportOf(paths));
     expect(runs.map(({ name }: { name: string }) => name)).toEqual(paths);
   });
 });

@@ -10,10 +10,12 @@ import { resolveConfig } from '../src/config/resolve-config.js';
 import { PrometheusText } from '../src/dashboard/prometheus.js';
 import { runJob } from '../src/launch/run-job.js';
 import { RunDirectory } from '../src/output/run-directory.js';
+import { RunHistory } from '../src/output/run-history.js';
 import { RunMonitor } from '../src/output/run-monitor.js';
 import type { RunRecorderOptions } from '../src/output/run-recorder.js';
-import { type EventRecord, RunHistory, type RunRecord } from '../src/output/run-records.js';
+import type { EventRecord, RunRecord } from '../src/output/run-records.js';
 import { Terminal } from '../src/output/terminal.js';
+import { type PageRecord, unpackSteps } from '../src/page/step-table.js';
 import { CommWatch, commTimes } from '../src/rank/comm-watch.js';
 import type { RankEvent, RankStatus } from '../src/rank/events.js';
 import { STEP_PHASES } from '../src/rank/step/phase-memory.js';
@@ -155,6 +157,10 @@ describe('a run that is kept', () => {
   });
 });
 
+/** The lines of steps that are told to whoever comes late. */
+const linesIn = (records: readonly PageRecord[]) =>
+  records.flatMap((record) => (record.type === 'steps' ? unpackSteps(record) : []));
+
 describe('events.jsonl', () => {
   const folder = () => join(newFolder(), 'run');
   const read = (path: string): EventRecord[] =>
@@ -205,7 +211,7 @@ describe('events.jsonl', () => {
     // Whoever joins late is told the same, but only the last event of each rank.
     const last = held.flatMap((event) => (event.type === 'rank' ? [event.step] : []));
     expect(last).toEqual([3, 3]);
-    expect(held.filter(({ type }) => type === 'step')).toHaveLength(3);
+    expect(linesIn(held)).toHaveLength(3);
   });
 
   it('says how a run ended that failed, and which of its ranks began it', async () => {
@@ -244,22 +250,22 @@ describe('events.jsonl', () => {
     expect(stepsOf(events.slice(second))).toEqual(['rank 3', 'sample 3', 'save 3']);
     const told = earlier.map((each) => [each.type, 'step' in each && each.step]);
     expect(told).toEqual([1, 2].map((step) => ['step', step]));
-    expect(held.filter(({ type }) => type === 'step')).toHaveLength(3);
+    expect(linesIn(held)).toHaveLength(3);
     expect(counters.text()).toMatch(/^shardweave_steps_total 1$/m);
     expect(counters.text()).toMatch(/^shardweave_saves_total 1$/m);
   });
 
   it('whoever comes late to a job that starts again is told of no later step', () => {
     const history = new RunHistory();
-    const save = { directory: '', bytes: 4, ms: 1, waitMs: 1, atMs: 1 };
+    const save = { bytes: 4, ms: 1, waitMs: 1, atMs: 1 };
     history.add({ type: 'warning', text: 'slow disk' });
     for (const step of [2, 4]) {
-      history.add({ type: 'save', step, ...save });
+      history.add({ type: 'save', step, directory: `${step}`, ...save });
     }
     history.forgetSteps(2);
     expect(history.records()).toEqual([
       { type: 'warning', text: 'slow disk' },
-      { type: 'save', step: 2, ...save },
+      { type: 'save', step: 2, directory: '2', ...save },
     ]);
   });
 
@@ -289,8 +295,7 @@ describe('events.jsonl', () => {
     monitor.handle(ready(0));
     monitor.handle(step(5));
     monitor.handle(ready(1));
-    const steps = monitor.history.records().filter(({ type }) => type === 'step');
-    expect(steps).toMatchObject([{ step: 1, loss: 5 }]);
+    expect(linesIn(monitor.history.records())).toMatchObject([{ step: 1, loss: 5 }]);
   });
 
   it('holds saves and warnings, each of these once', async () => {

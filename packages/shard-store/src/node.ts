@@ -8,4 +8,4 @@ export {
   writeFully,
 } from './disk/file-layer.js';
 export { nodeFiles } from './disk/node-files.js';
-export { lockDirectory, type OwnerLock } from './disk/owner-lock.js';
+export { hasOwner, lockDirectory, type OwnerLock } from './disk/owner-lock.js';

@@ -6,7 +6,7 @@ import { mkdir, readdir, readFile, stat, unlink, writeFile } from 'node:fs/promi
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { StoreLockedError } from '@shardweave/shard-store';
-import { openDiskStore } from '@shardweave/shard-store/node';
+import { hasOwner, nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';
 import { build } from 'esbuild';
 import { beforeAll, describe, expect, it, onTestFinished } from 'vitest';
@@ -231,6 +231,27 @@ describe('owners', () => {
     }
     await store.close();
     expect((await readdir(directory)).join()).not.toContain('owner');
+  });
+
+  it('is asked for from outside without a trace', async () => {
+    const directory = newFolder();
+    const asked = async () => {
+      const before = await readdir(directory);
+      const answer = await hasOwner(nodeFiles, directory);
+      expect(await readdir(directory)).toEqual(before);
+      return answer;
+    };
+    expect(await asked()).toBe(false);
+    const store = await openDiskStore({ directory });
+    expect(await asked()).toBe(true);
+    await store.close();
+    await claim(directory, 1, await deadName());
+    expect(await asked()).toBe(false);
+    const [, , , , namespace, machine] = (await ownName(2)).split('.');
+    await claim(directory, 2, `${NOBODY}.7.${namespace}.${machine}.elsewhere`);
+    expect(await asked()).toBeUndefined();
+    await writeFile(join(directory, 'shardweave-owner.3'), '');
+    expect(await asked()).toBeUndefined();
   });
 
   it('lets in one of many that find a dead owner at the same time', async () => {

@@ -42,6 +42,11 @@ export const COMMANDS: readonly CommandEntry[] = [
     load: async () => (await import('./report.js')).report,
   },
   {
+    name: 'dashboard',
+    summary: 'all runs under a folder on one page, live and finished',
+    load: async () => (await import('./dashboard.js')).dashboard,
+  },
+  {
     name: 'inspect',
     summary: 'what a save, a run, a model or adapters hold',
     load: async () => (await import('./inspect.js')).inspect,

@@ -23,7 +23,7 @@ export const report = defineWriter({
     },
   ],
   write: async ({ runs, out }) => {
-    const html = reportOf(runs);
+    const html = await reportOf(runs);
     await writeOut(out, async (path) => writeText(path, html));
     return [`${out}: ${runs.length} run${runs.length === 1 ? '' : 's'}`];
   },

@@ -1,60 +1,74 @@
 // A run, or several drawn over each other, as one HTML file that loads nothing: the dashboard's
 // page with the records inside.
 
-import { existsSync, readFileSync } from 'node:fs';
-import { basename, join, resolve } from 'node:path';
-import { UsageError } from '../errors.js';
-import { RUN_FILES } from '../files/run-files.js';
+import { basename, resolve } from 'node:path';
 import { PAGE_HTML } from '../page/index.html';
-import type { PageData } from '../page/page-data.js';
-import { packSteps } from '../page/step-table.js';
-import type { EventRecord, RunRecord, StepLine } from './run-records.js';
+import type { PageData, RunTold } from '../page/page-data.js';
+import { MOST_LINES } from '../page/thin-steps.js';
+import { standingOf } from '../saves/run-standing.js';
+import { RunReader } from './read-run.js';
+import { RunHistory } from './run-history.js';
+import type { RunEndKind, RunRecord } from './run-records.js';
 
 /** The element of the page that data replaces. */
 const NO_DATA = '<script id="data" type="application/json">null</script>';
+/** The least steps of which each of several runs is drawn. */
+const FEW_LINES = 4000;
+
+/** The most lines of each of several runs, so that the page of all stays light. */
+export function linesOfEach(numRuns: number): number {
+  return Math.max(FEW_LINES, Math.floor(MOST_LINES / numRuns));
+}
 
 /**
  * The page of the runs in `directories`, each written with --out.
  * @throws {UsageError} where one of them holds no run
  */
-export function reportOf(directories: readonly string[]): string {
+export async function reportOf(directories: readonly string[]): Promise<string> {
   const names = shortNames(directories);
-  const runs = directories.map((directory, i) => ({
-    name: names[i]!,
-    records: packSteps(readRun(directory)),
-  }));
+  const runs: PageData['runs'][number][] = [];
+  for (const [i, directory] of directories.entries()) {
+    const { history, ...last } = readRun(directory, linesOfEach(directories.length));
+    const told = await standingOf(directory, last);
+    runs.push({ name: names[i]!, ...told, records: history.records() });
+  }
   return withData({ runs });
 }
 
-/**
- * The records of a run. A line that a killed run has not finished is left out.
- * @throws {UsageError} where the directory holds no run
- */
-export function readRun(directory: string): RunRecord[] {
-  const metrics = join(directory, RUN_FILES.metrics);
-  if (!existsSync(metrics)) {
-    throw new UsageError(
-      `${directory} holds no run (${RUN_FILES.metrics} is missing). Give a directory that --out has named.`,
-    );
-  }
-  const events = join(directory, RUN_FILES.events);
-  const steps = readLines<StepLine>(metrics).map((line) => ({ type: 'step' as const, ...line }));
-  return [...(existsSync(events) ? readLines<EventRecord>(events) : []), ...steps];
+/** The page of a run that has ended, which whoever ends it need not ask for. */
+export function reportOfEnded(directory: string, end: RunEndKind): string {
+  const { history } = readRun(directory);
+  const [name] = shortNames([directory]);
+  const told: RunTold = { state: end, isLive: false };
+  return withData({ runs: [{ name: name!, ...told, records: history.records() }] });
 }
 
-function readLines<T>(path: string): T[] {
-  const text = readFileSync(path, 'utf8');
-  const whole = text.slice(0, text.lastIndexOf('\n') + 1);
-  return whole
-    .split('\n')
-    .slice(0, -1)
-    .map((line, i) => {
-      try {
-        return JSON.parse(line) as T;
-      } catch (cause) {
-        throw new UsageError(`${path}: line ${i + 1} is no JSON. Remove that line.`, { cause });
-      }
-    });
+interface LeftRun {
+  readonly history: RunHistory;
+  /** How its last command has ended; absent where it has not. */
+  readonly end?: RunEndKind;
+  /** The time of its last record. */
+  readonly lastMs?: number;
+}
+
+/** The records of a run. A line that a killed run has not finished is left out. */
+function readRun(directory: string, most = MOST_LINES): LeftRun {
+  const history = new RunHistory(most);
+  let end: RunEndKind | undefined;
+  let lastMs: number | undefined;
+  for (const records of new RunReader(directory).read()) {
+    for (const record of records) {
+      history.add(record);
+      end = endAfter(record, end);
+      lastMs = 'atMs' in record ? Math.max(lastMs ?? 0, record.atMs) : lastMs;
+    }
+  }
+  return { history, ...(end && { end }), ...(lastMs !== undefined && { lastMs }) };
+}
+
+/** How a run has ended by its events up to `record`; undefined while a command is at work on it. */
+export function endAfter(record: RunRecord, end: RunEndKind | undefined): RunEndKind | undefined {
+  return record.type === 'runEnd' ? record.end : record.type === 'run' ? undefined : end;
 }
 
 /**

@@ -1,6 +1,7 @@
 // Follows a run from the outside: shows what the ranks report, keeps it for readers that come late,
 // and writes it under --out.
 
+import { join } from 'node:path';
 import { RUN_FILES } from '../files/run-files.js';
 import { isSaveOf } from '../files/save-directory.js';
 import { checkLines } from '../plan/check-run.js';
@@ -17,10 +18,11 @@ import type { RunConfig } from '../run-config.js';
 import { earlyText, type RunEnd } from '../run-end.js';
 import { finalText } from './final-text.js';
 import { headerLines, headerRows, runTitle } from './header.js';
-import { reportOf } from './report.js';
+import { reportOfEnded } from './report.js';
 import type { RanksTold } from './run-directory.js';
+import type { RunHistory } from './run-history.js';
 import { RunRecorder, type RunRecorderOptions } from './run-recorder.js';
-import type { RunHistory, RunRecord } from './run-records.js';
+import type { RunRecord } from './run-records.js';
 import { sharedAdapters } from './shared-adapters.js';
 import type { Terminal } from './terminal.js';
 
@@ -142,6 +144,9 @@ export class RunMonitor {
       case 'save':
         this.#records.add({ type: 'save', ...event.save, atMs: Date.now() });
         return;
+      case 'saveGone':
+        this.#records.add({ type: 'saveGone', ...event.save, atMs: Date.now() });
+        return;
       case 'warning':
         this.#warn(event.text);
         return;
@@ -175,7 +180,8 @@ export class RunMonitor {
     for (const rank of history.ranks()) {
       directory?.addEvent(rank);
     }
-    this.#records.add({ type: 'runEnd', end: kind, reason, atMs: Date.now() });
+    const report = directory && join(directory.path, RUN_FILES.report);
+    this.#records.add({ type: 'runEnd', end: kind, reason, atMs: Date.now(), report });
     const checks = this.#checks.length > 0 ? this.#checks : undefined;
     if (isFinished && checks !== undefined) {
       for (const line of checkLines(checks, median(this.#stepMs))) {
@@ -186,7 +192,7 @@ export class RunMonitor {
       return;
     }
     directory.close();
-    directory.leave(RUN_FILES.report, () => reportOf([directory.path]));
+    directory.leave(RUN_FILES.report, () => reportOfEnded(directory.path, kind));
     if (isFinished) {
       const [ready, reports, final] = [this.#ready, this.#reports, this.#final];
       const told = { ready, reports, checks, final, end: this.#summaryEnd() };

@@ -3,7 +3,8 @@
 import { RUN_FILES } from '../files/run-files.js';
 import type { RankReady } from '../rank/events.js';
 import { RunDirectory } from './run-directory.js';
-import { RunHistory, type RunRecord } from './run-records.js';
+import { RunHistory } from './run-history.js';
+import type { RunRecord } from './run-records.js';
 
 export interface RunRecorderOptions {
   /** The text of config.yaml, once the devices of all ranks are known. */

@@ -7,6 +7,7 @@ import type {
   RankEndKind,
   RankReady,
   RankStatus,
+  SaveGone,
   SaveWritten,
   StepMetrics,
   StepResources,
@@ -65,6 +66,8 @@ export type EventRecord =
   | ({ readonly type: 'compute' } & ComputeTold)
   | ({ readonly type: 'classes'; readonly step: number } & ClassesTold)
   | ({ readonly type: 'save'; readonly atMs: number } & SaveWritten)
+  /** A save has made room for newer ones, or was set aside as one that is not good. */
+  | ({ readonly type: 'saveGone'; readonly atMs: number } & SaveGone)
   | { readonly type: 'warning'; readonly text: string }
   | {
       readonly type: 'rankEnd';
@@ -78,45 +81,8 @@ export type EventRecord =
       readonly end: RunEndKind;
       readonly reason?: string | undefined;
       readonly atMs: number;
+      /** The path of the page that the run has left; absent without --out. */
+      readonly report?: string | undefined;
     };
 
 export type RunRecord = ({ readonly type: 'step' } & StepLine) | EventRecord;
-
-type RankRecord = Extract<RunRecord, { readonly type: 'rank' }>;
-
-/**
- * What a reader that comes late has to be told: everything, except that each rank's status is only
- * its last one.
- */
-export class RunHistory {
-  #records: RunRecord[] = [];
-  readonly #ranks = new Map<number, RankRecord>();
-
-  add(record: RunRecord): void {
-    if (record.type === 'rank') {
-      this.#ranks.set(record.rank, record);
-    } else {
-      this.#records.push(record);
-    }
-  }
-
-  /**
-   * For a run that goes on after a step: its steps are told again, and records of later ones are
-   * dropped.
-   */
-  forgetSteps(goesOnAt: number): void {
-    this.#records = this.#records.filter(
-      (record) => record.type !== 'step' && !('step' in record && record.step > goesOnAt),
-    );
-    this.#ranks.clear();
-  }
-
-  records(): readonly RunRecord[] {
-    return [...this.#records, ...this.#ranks.values()];
-  }
-
-  /** The last status of each rank. */
-  ranks(): readonly RankRecord[] {
-    return [...this.#ranks.values()];
-  }
-}

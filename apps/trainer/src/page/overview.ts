@@ -48,7 +48,7 @@ export class Overview {
   }
 
   #progressText(nowMs: number): string {
-    const { last, plannedSteps, startedMs, end, lines } = this.#run;
+    const { last, plannedSteps, startedMs, end, lines, thinnedFrom } = this.#run;
     const passed =
       startedMs === undefined ? [] : [`${spanText((end?.atMs ?? nowMs) - startedMs)} passed`];
     if (last === undefined) {
@@ -59,7 +59,13 @@ export class Overview {
     const each = recent.length > 1 ? (last.atMs - first.atMs) / (recent.length - 1) : last.stepMs;
     const isOver = end !== undefined || last.step >= plannedSteps;
     const left = isOver ? [] : [`${spanText((plannedSteps - last.step) * each)} left`];
-    return [`step ${last.step} of ${plannedSteps}`, ...passed, ...left].join(' \u00b7 ');
+    const thinned =
+      thinnedFrom === undefined
+        ? []
+        : [`thinned from ${countText(thinnedFrom)} steps: ${countText(lines.length)} drawn`];
+    return [`step ${last.step} of ${plannedSteps}`, ...passed, ...left, ...thinned].join(
+      ' \u00b7 ',
+    );
   }
 
   #tileList(): HTMLElement[] {
@@ -86,6 +92,8 @@ export class Overview {
     ].flatMap((tile) => tile ?? []);
   }
 }
+
+const countText = (count: number) => count.toLocaleString('en');
 
 function tile(
   name: string,

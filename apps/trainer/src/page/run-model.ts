@@ -2,6 +2,7 @@
 
 import type { EventRecord, StepLine } from '../output/run-records.js';
 import type { RankEndKind } from '../rank/events.js';
+import type { PageRun } from './page-data.js';
 import { type PageRecord, unpackSteps } from './step-table.js';
 
 type Of<Type extends EventRecord['type']> = Extract<EventRecord, { readonly type: Type }>;
@@ -42,11 +43,27 @@ export class RunModel {
   classes: Of<'classes'> | undefined;
   readonly saves: Of<'save'>[] = [];
   readonly warnings: string[] = [];
+  /** Whether records may still come; undefined where nobody has told. */
+  isLive: boolean | undefined;
+  /** How it is known that nobody is at work on it, where that is a guess. */
+  sign: string | undefined;
+  /** The number of steps of which `lines` are some; undefined where they are all. */
+  thinnedFrom: number | undefined;
   /** Grows with each change, so that a view knows whether it is up to date. */
   version = 0;
 
   constructor(name: string) {
     this.name = name;
+  }
+
+  static of({ name, records, isLive, sign }: PageRun): RunModel {
+    const run = new RunModel(name);
+    run.isLive = isLive;
+    run.sign = sign;
+    for (const record of records) {
+      run.add(record);
+    }
+    return run;
   }
 
   get state(): RunState {
@@ -61,6 +78,7 @@ export class RunModel {
     this.version++;
     switch (record.type) {
       case 'steps':
+        this.thinnedFrom = record.of ?? this.thinnedFrom;
         for (const line of unpackSteps(record)) {
           this.#step(line);
         }
@@ -85,6 +103,13 @@ export class RunModel {
         return;
       case 'save':
         this.#save(record);
+        return;
+      case 'saveGone':
+        this.saves.splice(
+          0,
+          Infinity,
+          ...this.saves.filter((save) => save.directory !== record.directory),
+        );
         return;
       case 'warning':
         this.warnings.push(record.text);

@@ -1,30 +1,30 @@
 // Steps by column: a name appears once, and not once per step, which makes the text of a run of
 // many steps three times shorter.
 
-import type { RunRecord, StepLine } from '../output/run-records.js';
+import type { EventRecord, RunRecord, StepLine } from '../output/run-records.js';
 
-/** The values of consecutive steps by name; null where a step has none. */
+/** The values of steps by name; null where a step has none. */
 export interface StepTable {
   readonly type: 'steps';
   readonly columns: Readonly<Record<string, readonly unknown[]>>;
+  /** The number of steps of which these are some; absent where they are all. */
+  readonly of?: number;
 }
 
 export type PageRecord = RunRecord | StepTable;
 
 /**
- * The same records with all steps in one table at the front, because no other record depends on
- * their number.
+ * The records with all steps in one table at the front, because no other record depends on their
+ * number.
+ * @param numSteps the number of steps, where `lines` are those that show all of them
  */
-export function packSteps(records: readonly RunRecord[]): PageRecord[] {
-  const lines: StepLine[] = [];
-  const out: PageRecord[] = [];
-  for (const record of records) {
-    if (record.type !== 'step') {
-      out.push(record);
-      continue;
-    }
-    const { type: _, ...line } = record;
-    lines.push(line);
+export function packSteps(
+  records: readonly EventRecord[],
+  lines: readonly StepLine[],
+  numSteps = lines.length,
+): PageRecord[] {
+  if (lines.length === 0) {
+    return [...records];
   }
   const names = [...new Set(lines.flatMap((line) => Object.keys(line)))];
   const columns = Object.fromEntries(
@@ -33,7 +33,8 @@ export function packSteps(records: readonly RunRecord[]): PageRecord[] {
       lines.map((line) => (line as unknown as Record<string, unknown>)[name] ?? null),
     ]),
   );
-  return lines.length === 0 ? out : [{ type: 'steps', columns }, ...out];
+  const of = numSteps > lines.length ? { of: numSteps } : {};
+  return [{ type: 'steps', columns, ...of }, ...records];
 }
 
 export function unpackSteps({ columns }: StepTable): StepLine[] {

@@ -1,46 +1,40 @@
-// Follows a running command: first everything so far, then each record as it comes. When the
+// Follows a command that serves the page: first everything so far, then what comes. When the
 // connection breaks it asks again from the start, so that nothing that happened meanwhile is
 // missing.
-
-import type { PageRecord } from './step-table.js';
-
-export interface StreamListener {
-  /** Called with everything so far; what was known before is to be forgotten. */
-  onHistory(records: readonly PageRecord[]): void;
-  onRecord(record: PageRecord): void;
-  onState(state: StreamState): void;
-}
 
 /** The state of the connection. 'refused': the token is not that of this command. */
 export type StreamState = 'open' | 'lost' | 'refused';
 
+export interface StreamListener {
+  readonly token: string;
+  /** What is asked for, behind `?`. */
+  readonly query: string;
+  /** Ends the stream, so that another one can ask for something else. */
+  readonly signal: AbortSignal;
+  onMessage(name: string, data: unknown): void;
+  onState(state: StreamState): void;
+  /** Whether nothing more can come once the connection ends. */
+  isOver(): boolean;
+}
+
 const RETRY_MS = 1000;
 
-export async function followRun(token: string, listener: StreamListener): Promise<void> {
-  let hasEnded = false;
-  const onMessage = (name: string, data: string) => {
-    const value = JSON.parse(data);
-    if (name === 'history') {
-      listener.onHistory(value);
-      hasEnded = (value as PageRecord[]).at(-1)?.type === 'runEnd';
-    } else {
-      listener.onRecord(value);
-      hasEnded = value.type === 'runEnd';
-    }
-  };
-  while (!hasEnded) {
+export async function followEvents(listener: StreamListener): Promise<void> {
+  const { token, query, signal } = listener;
+  while (!listener.isOver() && !signal.aborted) {
     try {
-      const response = await fetch('events', { headers: { Authorization: `Bearer ${token}` } });
+      const headers = { Authorization: `Bearer ${token}` };
+      const response = await fetch(`events?${query}`, { headers, signal });
       if (!response.ok || response.body === null) {
         listener.onState('refused');
         return;
       }
       listener.onState('open');
-      await readEvents(response.body, onMessage);
+      await readEvents(response.body, (name, data) => listener.onMessage(name, JSON.parse(data)));
     } catch {
       // The command is gone, or its machine sleeps.
     }
-    if (!hasEnded) {
+    if (!listener.isOver() && !signal.aborted) {
       listener.onState('lost');
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
     }

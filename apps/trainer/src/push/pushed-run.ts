@@ -17,7 +17,7 @@ import {
   readTextModel,
   withTaskState,
 } from '../model/text-model.js';
-import { readRun } from '../output/report.js';
+import { recordsOf } from '../output/read-run.js';
 import type { RunSummary } from '../output/run-directory.js';
 import type { StepLine } from '../output/run-records.js';
 import { weightsOf } from '../saves/model-save.js';
@@ -73,7 +73,7 @@ export async function readPushedRun(from: string): Promise<PushedRun> {
   // The runs of earlier versions name no task.
   const task = (config.task ?? 'lm') as TaskHead['kind'];
   await requireWhole(path, { kind: result, task, from });
-  const records = readRun(directory);
+  const records = recordsOf(directory);
   const header = records.filter((record) => record.type === 'header').at(-1);
   const begun = records.filter((record) => record.type === 'run').at(-1);
   const rows = new Map(header?.rows);

@@ -158,6 +158,9 @@ export interface SaveWritten {
   readonly waitMs: number;
 }
 
+/** A save that is no longer there under its name. */
+export type SaveGone = Pick<SaveWritten, 'step' | 'directory'>;
+
 /** What the run goes on from. */
 export interface ResumedFrom {
   /** The number of steps that are done. */
@@ -226,6 +229,8 @@ export type RankEvent =
   | { readonly type: 'rank'; readonly status: RankStatus }
   /** From rank 0 alone. */
   | { readonly type: 'save'; readonly save: SaveWritten }
+  /** From rank 0 alone. */
+  | { readonly type: 'saveGone'; readonly save: SaveGone }
   /** From rank 0 alone: what it trained is not under --out. The text says where it is, and why. */
   | { readonly type: 'misplaced'; readonly text: string }
   /** Something that a person should know and that ends nothing; each text is shown once. */

@@ -169,7 +169,10 @@ export class RunSaves {
     for (const step of there.filter(isUnproven).reverse()) {
       const path = pathOf(this.#directory, step);
       const how = await setAside(path).then(
-        (aside) => `is kept as ${aside}`,
+        (aside) => {
+          this.#tellGone(step);
+          return `is kept as ${aside}`;
+        },
         (error: unknown) => `has to be removed by hand (${describeSystemError(error)})`,
       );
       texts.push(`${path} was not good and ${how}.`);
@@ -194,7 +197,7 @@ export class RunSaves {
     }
     for (const save of await findSaves(this.#directory)) {
       if (this.#begun.has(save.step) || ('record' in save && isForTheEnd(save.record))) {
-        await removeSave(this.#directory, save.step);
+        await this.#remove(save.step);
       }
     }
   }
@@ -297,9 +300,19 @@ export class RunSaves {
         : steps.slice(0, -keep);
     for (const step of old) {
       if (step !== best) {
-        await removeSave(this.#directory, step);
+        await this.#remove(step);
       }
     }
+  }
+
+  async #remove(step: number): Promise<void> {
+    await removeSave(this.#directory, step);
+    this.#tellGone(step);
+  }
+
+  #tellGone(step: number): void {
+    const directory = pathOf(this.#directory, step);
+    this.#options.emit({ type: 'saveGone', save: { step, directory } });
   }
 }
 

@@ -114,15 +114,10 @@ async function expectGone(
     }
     const name = nameIn(names);
     if (name !== undefined) {
-      const [pid, start, ...rest] = name.split('.');
-      const isHere = rest.join('.') === space;
-      const isThere = isHere
-        ? await isAlive({ pid: Number(pid), start: start! })
-        : await isBehindDoor(directory, `${OWNER}.${number}`);
+      const { isHere, isThere, pid, host } = await ownerBehind(directory, { number, name, space });
       if (isThere === false) {
         return;
       }
-      const host = decodeURIComponent(rest.slice(2).join('.'));
       const where = isHere ? '' : ', in another container or on another machine';
       const owner = `process ${pid} on ${host}${where}`;
       const file = `${OWNER}.${number}.${name}`;
@@ -134,6 +129,34 @@ async function expectGone(
     }
     await new Promise((resolve) => setTimeout(resolve, NAME_PAUSE_MS));
   }
+}
+
+/**
+ * Whether `directory` has an owner, asked without touching it: undefined where it has one of which
+ * nobody can tell from here, as on another machine.
+ */
+export async function hasOwner(files: FileLayer, directory: string): Promise<boolean | undefined> {
+  const owners = await ownersIn(files, directory);
+  const number = Math.max(0, ...owners.keys());
+  const name = nameIn(owners.get(number) ?? []);
+  if (name === undefined) {
+    return number > 0 ? undefined : false; // a number without a name is about to get one
+  }
+  const space = await spaceOfNumbers();
+  return (await ownerBehind(directory, { number, name, space })).isThere;
+}
+
+/** The process that an owner's file names, and whether it lives; undefined: it may. */
+async function ownerBehind(
+  directory: string,
+  { number, name, space }: { number: number; name: string; space: string },
+): Promise<{ isHere: boolean; isThere: boolean | undefined; pid: number; host: string }> {
+  const [pid, start, ...rest] = name.split('.');
+  const isHere = rest.join('.') === space;
+  const isThere = isHere
+    ? await isAlive({ pid: Number(pid), start: start! })
+    : await isBehindDoor(directory, `${OWNER}.${number}`);
+  return { isHere, isThere, pid: Number(pid), host: decodeURIComponent(rest.slice(2).join('.')) };
 }
 
 /** Creates an empty file; false where there is one already. */
