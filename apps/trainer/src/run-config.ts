@@ -4,8 +4,8 @@
 import type { DeviceChoice } from './device-choice.js';
 import type { Flags } from './flags/train-flags.js';
 import { hubNameOf } from './hub/hub-name.js';
-import type { TaskHead } from './task/task-head.js';
-import type { TextConfig } from './task/text-config.js';
+import type { TrainedHead } from './task/task-head.js';
+import type { TrainedConfig } from './task/text-config.js';
 
 export type StrategyName = Flags['strategy'];
 export type Precision = Flags['precision'];
@@ -13,10 +13,23 @@ export type BaseType = NonNullable<Flags['baseType']>;
 export type TokenizerName = NonNullable<Flags['tokenizer']>;
 export type Order = Flags['order'];
 
-/** A preset's name, or the directory of a `config.json` and perhaps of weights, or a GGUF file. */
+/** The dtype of products for each precision. */
+export const COMPUTE_DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
+
+/**
+ * A preset's name, or the directory of a `config.json` and perhaps of weights, or a GGUF file, or a
+ * module that people write, with the hash of its text.
+ */
 export type ModelSource =
   | { readonly kind: 'preset'; readonly name: string }
-  | { readonly kind: 'directory'; readonly path: string; readonly hasWeights: boolean };
+  | { readonly kind: 'directory'; readonly path: string; readonly hasWeights: boolean }
+  | ModuleSource;
+
+export interface ModuleSource {
+  readonly kind: 'module';
+  readonly path: string;
+  readonly sha256: string;
+}
 
 /** The tokens of data, or of a part of a mixture; see data/token-file.ts. */
 export interface TokenPart {
@@ -59,9 +72,9 @@ interface Decided {
   readonly threads: number;
   readonly model: ModelSource;
   /** The model's configuration, with --dropout applied. */
-  readonly modelConfig: TextConfig;
+  readonly modelConfig: TrainedConfig;
   /** What the task puts on the model. */
-  readonly head: TaskHead;
+  readonly head: TrainedHead;
   /**
    * The adapters that are trained instead of the model; undefined where all of the model is
    * trained.

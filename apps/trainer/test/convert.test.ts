@@ -134,7 +134,7 @@ describe('convert', () => {
     const save = await openSave({ ...store, read });
     const { config } = save.extra.run as SavedRun;
     sizes.length = 0;
-    const state = savedState(save, { config: config as never, dtype: 'f32' });
+    const state = await savedState(save, { config: config as never, dtype: 'f32' });
     expect(sizes).toEqual([]);
     for (const tensor of state.values()) {
       sizes.length = 0;

@@ -31,10 +31,10 @@ const CONFIG = {
 } as const;
 
 async function open(over: Partial<DataConfig>) {
-  const config = { ...CONFIG, ...over };
-  const cache = process.env.SHARDWEAVE_CACHE!;
   const model = { kind: 'preset', name: 'nano' } as const;
-  return await openData(config, await prepareTokens({ ...config, model, cache }, { entry: '' }));
+  const config = { ...CONFIG, model, precision: 'fp32', ...over } as const;
+  const cache = process.env.SHARDWEAVE_CACHE!;
+  return await openData(config, await prepareTokens({ ...config, cache }, { entry: '' }));
 }
 
 function textFile(text: string): string {

@@ -6,14 +6,16 @@ import { describe, expect, it } from 'vitest';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { flopsPerToken, measureCompute } from '../src/rank/measure-compute.js';
 import type { PreparedRun } from '../src/run-config.js';
+import { languageConfig } from '../src/task/text-config.js';
 import { parseFlags } from './support/parse-flags.js';
 
+const textOf = (config: PreparedRun) => languageConfig(config.modelConfig);
 const runOf = async (line: string) =>
   (await resolveConfig(parseFlags(line.split(' '), () => {}))) as PreparedRun;
 
 describe('the operations of a token', () => {
   it('are six for each weight in products, four for frozen ones, and those of attention', async () => {
-    const { modelConfig } = await runOf('--model gpt2 --tokenizer gpt2');
+    const modelConfig = textOf(await runOf('--model gpt2 --tokenizer gpt2'));
     const attention = 12 * 12 * 768 * 1024;
     const weights = 124_439_808 - 1024 * 768; // without the positions; the tokens are the head
     expect(flopsPerToken(modelConfig, 1024, false)).toBe(6 * weights + attention);
@@ -40,7 +42,7 @@ describe('the operations of a token', () => {
     expect(await measureCompute(config, backend)).toBeUndefined();
     const told = await measureCompute({ ...config, out: 'run' }, backend);
     await backend.dispose();
-    expect(told!.flopsPerToken).toBe(flopsPerToken(config.modelConfig, config.seq, false));
+    expect(told!.flopsPerToken).toBe(flopsPerToken(textOf(config), config.seq, false));
     // A core makes a billion operations a second at least, and no thousand times as many.
     expect(told!.peakFlops! / 2e9).toBeGreaterThan(1);
     expect(told!.peakFlops! / 2e9).toBeLessThan(1000);

@@ -79,7 +79,7 @@ async function convertSave(
   try {
     const save = await openSave(pieceDirectory(path));
     const { step, config } = runOf(save, path);
-    const state = savedState(save, { config, dtype, signal });
+    const state = await savedState(save, { config, dtype, signal });
     const files = await trainedFiles({ config, state }, { dtype });
     await writeOut(out, (path) => writeDirectory(path, files, { signal }));
     const what = config.lora === undefined ? 'model' : 'adapters';

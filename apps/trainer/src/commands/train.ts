@@ -10,7 +10,7 @@ import { idleFlags } from '../flags/flag-effects.js';
 import { DEFAULT_LR, type Flags } from '../flags/train-flags.js';
 import { hearCommand, startMpirun } from '../launch/start-mpirun.js';
 import { leadRun } from '../lead-run.js';
-import type { RunHistory } from '../output/run-records.js';
+import type { RunHistory } from '../output/run-history.js';
 import { Terminal } from '../output/terminal.js';
 import type { RunConfig } from '../run-config.js';
 import { lastLines } from '../run-end.js';

@@ -1,7 +1,7 @@
 // Turns flags, each valid by itself, into one run: defaults that depend on other flags, files that
 // must exist, and the rules between flags. Every complaint is a sentence that tells what to do.
 
-import { existsSync } from 'node:fs';
+import { existsSync, statSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join, resolve } from 'node:path';
 import { MAX_THREADS } from '@shardweave/tensor-core';
@@ -31,6 +31,7 @@ import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findModelDirectory } from '../model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
 import { configFor, ownHead, readTextModel } from '../model/text-model.js';
+import { isModulePath, textHash } from '../own-model/module-text.js';
 import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';
 import { resolveHead } from '../task/task-head.js';
 import {
@@ -38,10 +39,12 @@ import {
   isEncoder,
   longestTextRow,
   type TextConfig,
+  type TrainedConfig,
+  textConfig,
 } from '../task/text-config.js';
+import { GPT2_VOCABULARY, moduleTokenizer, resolveModule } from './resolve-module.js';
 
 const DEFAULT_RANKS = 2;
-const GPT2_VOCABULARY = 50257;
 const LARGE_PARAMETERS = 10_000_000;
 
 export interface ResolveOptions extends Partial<PrepareOptions> {
@@ -55,32 +58,32 @@ export interface ResolveOptions extends Partial<PrepareOptions> {
  * @throws {UsageError} where flags contradict each other, the model or the files
  */
 export async function resolveConfig(
-  flags: Flags,
+  given: Flags,
   { cores = availableParallelism(), entry = '', ...prepare }: ResolveOptions = {},
 ): Promise<RunConfig> {
-  const isAlone = flags.strategy === 'single' || flags.strategy === 'offload';
-  const ranks = flags.ranks ?? (isAlone ? 1 : DEFAULT_RANKS);
+  const isAlone = given.strategy === 'single' || given.strategy === 'offload';
+  const ranks = given.ranks ?? (isAlone ? 1 : DEFAULT_RANKS);
   if (isAlone && ranks > 1) {
     throw new UsageError(
-      `--strategy ${flags.strategy} runs on one rank, got --ranks ${ranks}. Use --strategy fsdp, or --ranks 1.`,
+      `--strategy ${given.strategy} runs on one rank, got --ranks ${ranks}. Use --strategy fsdp, or --ranks 1.`,
     );
   }
+  const model = modelSource(given.model);
+  const module = model.kind === 'module' ? await resolveModule(given, model) : undefined;
+  // A module that has rows to evaluate on is what --valid names.
+  const flags = module?.rows?.valid === undefined ? given : { ...given, valid: given.model };
   refuseIdle(flags);
   checkTogether(flags);
   const lora = await resolveLora(flags);
-  const model = modelSource(flags.model);
-  const { config: found, own } =
-    model.kind === 'preset'
-      ? { config: PRESETS[model.name as PresetName].config, own: {} }
-      : await readTextModel(model.path);
-  const head = await ownHead(own, lora?.directory);
+  const { modelConfig, head } = module
+    ? ({ modelConfig: module, head: { kind: 'module' } } as const)
+    : await resolveText(flags, { model, lora });
+  const seq = module?.seq ?? rowLength(flags, textConfig(modelConfig));
   const { task } = flags;
-  const modelConfig = withDropout(configFor(task, found), flags.dropout);
-  const seq = rowLength(flags, modelConfig);
   // They become adapters and steps.
   const { loraRank, loraAlpha, loraDropout, loraTargets, baseType, adapter, epochs, ...rest } =
     flags;
-  const { pooling, ...kept } = rest;
+  const { pooling: _, ...kept } = rest;
   const run = {
     ...kept,
     ...absolutePaths(flags),
@@ -89,9 +92,11 @@ export async function resolveConfig(
     threads: flags.threads ?? Math.min(MAX_THREADS, Math.max(1, Math.floor(cores / ranks))),
     model,
     modelConfig,
-    head: resolveHead({ task, pooling }, modelConfig, head),
+    head,
     lora,
-    tokenizer: tokenizerName(flags, model, modelConfig),
+    tokenizer: module
+      ? moduleTokenizer(flags)
+      : tokenizerName(flags, model, textConfig(modelConfig)),
     evalEvery: flags.evalEvery ?? DEFAULT_EVAL_EVERY,
     evalBatches: flags.evalBatches ?? DEFAULT_EVAL_BATCHES,
     seq,
@@ -106,6 +111,20 @@ export async function resolveConfig(
   }
   const steps = await numSteps(flags, run, { ...prepare, entry });
   return { ...run, steps, ...resolveSchedule(flags, steps) };
+}
+
+/** The model that the flags name, or the files of one, and the head that their task puts on it. */
+async function resolveText(
+  { task, dropout, pooling }: Flags,
+  { model, lora }: { readonly model: ModelSource; readonly lora: LoraRun | undefined },
+): Promise<Pick<RunConfig, 'modelConfig' | 'head'>> {
+  const { config: found, own } =
+    model.kind === 'preset'
+      ? { config: PRESETS[model.name as PresetName].config, own: {} }
+      : await readTextModel(model.path);
+  const modelConfig = withDropout(configFor(task, found), dropout);
+  const head = await ownHead(own, lora?.directory);
+  return { modelConfig, head: resolveHead({ task, pooling }, modelConfig, head) };
 }
 
 /** The paths of a run, which goes on from any directory. */
@@ -222,12 +241,16 @@ function modelSource(model: string): ModelSource {
   if (isPresetName(model)) {
     return { kind: 'preset', name: model };
   }
-  const directory = findModelDirectory(resolve(model));
+  const path = resolve(model);
+  if (isModulePath(model) && existsSync(path) && !statSync(path).isDirectory()) {
+    return { kind: 'module', path, sha256: textHash(path) };
+  }
+  const directory = findModelDirectory(path);
   if (directory !== undefined) {
     return { kind: 'directory', ...directory };
   }
   throw new UsageError(
-    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory, nor a GGUF file. A model of the Hub is org/name, such as Qwen/Qwen3-0.6B. See --help.`,
+    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory, nor a GGUF file, nor a module (.mjs, .js or .ts). A model of the Hub is org/name, such as Qwen/Qwen3-0.6B. See --help.`,
   );
 }
 
@@ -317,7 +340,7 @@ function withDropout(config: TextConfig, p: number | undefined): TextConfig {
 }
 
 function defaultLearningRate(
-  config: TextConfig,
+  config: TrainedConfig,
   { task, model, lora }: Pick<RunConfig, 'task' | 'model' | 'lora'>,
 ): number {
   const isTuned = model.kind === 'directory' && model.hasWeights && lora === undefined;

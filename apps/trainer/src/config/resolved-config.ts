@@ -41,7 +41,11 @@ export function resolvedConfig(
     ...(lora?.directory && { loraRank: undefined, loraAlpha: undefined, loraTargets: undefined }),
   };
   const kept = FLAG_NAMES.filter((name) => !OF_A_CALL.includes(name) && !isRefused(name, config));
-  return configText(Object.fromEntries(kept.map((name) => [keyOf(name), values[name]])));
+  const text = configText(Object.fromEntries(kept.map((name) => [keyOf(name), values[name]])));
+  const { model } = config;
+  return model.kind === 'module'
+    ? `# The sha256 of the module's text: ${model.sha256}\n${text}`
+    : text;
 }
 
 function textOf({ steps, minutes }: SaveEvery): number | string {

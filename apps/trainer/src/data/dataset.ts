@@ -27,7 +27,7 @@ export interface DataSize {
   /** The number of documents; 0 for a text. */
   readonly documents: number;
   /** What `documents` counts. Default 'documents'. */
-  readonly unit?: 'examples' | undefined;
+  readonly unit?: 'examples' | 'rows' | undefined;
   /** The number of documents that are longer than a row, and of the pieces that they are cut in. */
   readonly cut: number;
   readonly pieces: number;

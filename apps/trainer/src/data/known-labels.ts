@@ -2,14 +2,17 @@
 
 import { UsageError } from '../errors.js';
 import type { TokenFiles } from '../run-config.js';
-import { labelId, type TaskHead } from '../task/task-head.js';
+import { type ClassHead, labelId, type TrainedHead } from '../task/task-head.js';
 import { TokenFile } from './token-file.js';
 
 /**
  * The head of a run whose data have been read: a classifier keeps the labels of its files where the
  * data have no other ones.
  */
-export async function headOf(head: TaskHead, { train }: TokenFiles): Promise<TaskHead> {
+export async function headOf<Head extends TrainedHead>(
+  head: Head,
+  { train }: TokenFiles,
+): Promise<Head | ClassHead> {
   if (head.kind !== 'classify') {
     return head;
   }

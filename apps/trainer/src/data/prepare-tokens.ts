@@ -5,7 +5,7 @@ import { createHash } from 'node:crypto';
 import { rm } from 'node:fs/promises';
 import { UsageError } from '../errors.js';
 import type { RunConfig, TokenFiles, TokenPart } from '../run-config.js';
-import { promptsOf, type TaskHead } from '../task/task-head.js';
+import { promptsOf, type TrainedHead } from '../task/task-head.js';
 import { dataParts } from './data-parts.js';
 import { DataSource } from './data-source.js';
 import { cacheLimit, isSameStamp, TokenCache } from './token-cache.js';
@@ -15,6 +15,9 @@ import { tokenizeInThread } from './tokenize-thread.js';
 import { tokenizerKey } from './tokenizer.js';
 import type { ExampleReading } from './write-examples.js';
 import type { OnTokenized } from './writing-tools.js';
+
+/** What stands for tokens in a run whose module has rows of its own. */
+const OWN_ROWS: readonly TokenPart[] = [{ directory: 'own-rows', name: undefined, share: 1 }];
 
 export interface PrepareOptions {
   /** The script that a thread runs; empty where there is none, and this thread does the work. */
@@ -34,10 +37,15 @@ export interface PrepareOptions {
  * @throws {UsageError} where the data or the cache can't be used
  */
 export async function prepareTokens(
-  config: Pick<RunConfig, 'data' | 'valid' | 'tokenizer' | 'model' | 'cache' | 'head'>,
+  config: Pick<RunConfig, 'data' | 'valid' | 'tokenizer' | 'model' | 'cache' | 'head'> &
+    Partial<Pick<RunConfig, 'modelConfig'>>,
   options: PrepareOptions,
 ): Promise<TokenFiles> {
-  const { data, valid } = config;
+  const { data, valid, modelConfig } = config;
+  if (modelConfig?.model_type === 'module' && modelConfig.rows !== undefined) {
+    // Its rows are told by its text, which a save names by itself.
+    return { train: OWN_ROWS, valid: modelConfig.rows.valid === undefined ? undefined : OWN_ROWS };
+  }
   await using own = options.cache ? undefined : await TokenCache.open(config.cache);
   const cache = options.cache ?? own!;
   const reading = readingOf(config.head);
@@ -62,8 +70,8 @@ export async function prepareTokens(
 }
 
 /** How lines are read: as examples of the task, or as documents. */
-function readingOf(head: TaskHead): ExampleReading | undefined {
-  if (head.kind === 'lm') {
+function readingOf(head: TrainedHead): ExampleReading | undefined {
+  if (head.kind === 'lm' || head.kind === 'module') {
     return undefined;
   }
   return { task: head.kind, prompts: head.kind === 'embed' ? promptsOf(head) : {} };

@@ -97,7 +97,10 @@ export async function evaluateModel(
     config,
     rank: 0,
     device,
-    strategy: { module, objective: openObjective({ device, module, config, groups }) },
+    strategy: {
+      module,
+      objective: openObjective({ device, module, config, groups, own: undefined }),
+    },
     data,
     group,
     onStep: (done, total) => {

@@ -137,7 +137,8 @@ export function refuseIdle(flags: Partial<Flags>): void {
 /** A sentence for each flag that is given and changes nothing, or has more than there is. */
 export function idleFlags(flags: Flags, run: RunConfig): string[] {
   return FLAG_NAMES.filter((name) => isGiven(name, flags)).flatMap((name) => {
-    if (isIdle(name, flags)) {
+    // A module's own rows to evaluate on are the run's, though nobody typed them.
+    if (isIdle(name, { ...flags, valid: run.valid })) {
       return [`${typedOf(name)} changes nothing without ${conditionOf(name)!.needs}.`];
     }
     const [most, of] = MOST[name]?.(run) ?? [Infinity, ''];

@@ -13,12 +13,12 @@ import { findWeights, withModelState } from '../model/model-directory.js';
 import { configFor, ownHead, readTextModel, requireHead, usualTask } from '../model/text-model.js';
 import { DeviceHost } from '../rank/device-host.js';
 import type { TaskModule } from '../rank/objectives/objective.js';
-import { COMPUTE_DTYPES, type ModelChoice } from '../rank/strategies/model-choice.js';
+import type { ModelChoice } from '../rank/strategies/model-choice.js';
 import { loadWeights, putBaseAtRest } from '../rank/strategies/model-parts.js';
 import { type Body, deferredBody, withHead } from '../rank/strategies/task-model.js';
-import type { Precision } from '../run-config.js';
+import { COMPUTE_DTYPES, type Precision } from '../run-config.js';
 import { resolveHead, type TaskHead } from '../task/task-head.js';
-import { languageConfig } from '../task/text-config.js';
+import { languageConfig, type TextConfig } from '../task/text-config.js';
 import type { OpenFlags } from './generate-flags.js';
 
 /** A model in evaluation mode, with frozen weights. */
@@ -28,7 +28,11 @@ export interface OpenModel extends AsyncDisposable {
 }
 
 /** What flags choose: a directory with weights, and how to compute with it. */
-export type OpenChoice = ModelChoice & { readonly model: { readonly path: string } };
+export type OpenChoice = ModelChoice & {
+  readonly model: { readonly path: string };
+  readonly modelConfig: TextConfig;
+  readonly head: TaskHead;
+};
 
 /** @param options.entry the script that looks for a GPU */
 export async function openModel(

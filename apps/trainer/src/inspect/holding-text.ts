@@ -4,7 +4,7 @@ import type { LoraConfig } from '@shardweave/nn';
 import { formatBytes, formatCount } from '../format.js';
 import { shapeText } from '../output/header.js';
 import { isModelAlone } from '../saves/saved-run.js';
-import type { TextConfig } from '../task/text-config.js';
+import type { TrainedConfig } from '../task/text-config.js';
 import {
   type AdapterHolding,
   elementsOf,
@@ -130,7 +130,7 @@ function lossText(loss: number | undefined): string {
   return loss === undefined ? 'not measured' : loss.toFixed(4);
 }
 
-function modelRow(config: TextConfig, parameters: number): Row {
+function modelRow(config: TrainedConfig, parameters: number): Row {
   const family = config.model_type === 'gpt2' ? 'gpt2, ' : '';
   const count = `${formatCount(parameters)} parameters (${parameters.toLocaleString('en')})`;
   return ['model', `${family}${shapeText(config)}; ${count}`];

@@ -34,7 +34,7 @@ import {
 } from '../model/text-model.js';
 import type { SavedRun } from '../saves/saved-run.js';
 import { resolveHead } from '../task/task-head.js';
-import { countParameters, isEncoder, type TextConfig } from '../task/text-config.js';
+import { countParameters, isEncoder, type TrainedConfig } from '../task/text-config.js';
 
 export interface TensorRow {
   readonly name: string;
@@ -46,9 +46,9 @@ export interface TensorRow {
 }
 
 interface ModelFacts {
-  readonly family: TextConfig['model_type'];
+  readonly family: TrainedConfig['model_type'];
   readonly parameters: number;
-  readonly config: TextConfig;
+  readonly config: TrainedConfig;
 }
 
 export interface SaveHolding {
@@ -209,7 +209,7 @@ function saveHolding(path: string, save: Save): SaveHolding {
   };
 }
 
-function factsOf(config: TextConfig): ModelFacts {
+function factsOf(config: TrainedConfig): ModelFacts {
   return { family: config.model_type, parameters: countParameters(config), config };
 }
 

@@ -20,7 +20,7 @@ export interface BaseModel {
 /** The base model of a run with adapters; reads all of its weights. */
 export async function baseModelOf({ model, modelConfig, seed }: RunConfig): Promise<BaseModel> {
   const hash = createHash('sha256');
-  if (model.kind === 'preset' || !model.hasWeights) {
+  if (model.kind !== 'directory' || !model.hasWeights) {
     hash.update(JSON.stringify([modelConfig, seed]));
     return { path: model.kind === 'preset' ? model.name : model.path, sha256: hash.digest('hex') };
   }

@@ -19,7 +19,7 @@ import { MODULES_FILE, poolingFile, SENTENCE_FILES } from '../files/sentence-fil
 import { isLeftOut } from '../hub/hub-cache.js';
 import { hubNameOf } from '../hub/hub-name.js';
 
-import { CONFIG_FILE } from './model-directory.js';
+import { CONFIG_FILE, refuseModule } from './model-directory.js';
 
 /** What config.json says of the kind of a model, by which commands differ. */
 export interface ModelKind {
@@ -34,7 +34,9 @@ export interface ModelKind {
 /** The kind of the model in a directory, or in a GGUF file. Who reads all of it checks the rest. */
 export async function readModelKind(path: string): Promise<ModelKind> {
   const texts = isGgufFile(path) ? new Map() : await readTexts(path, [CONFIG_FILE]);
-  return modelKindOf(texts.get(CONFIG_FILE) ?? '{}');
+  const config = texts.get(CONFIG_FILE) ?? '{}';
+  refuseModule(path, config);
+  return modelKindOf(config);
 }
 
 function modelKindOf(config: string): ModelKind {

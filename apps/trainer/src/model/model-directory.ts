@@ -27,6 +27,9 @@ const INDEX_FILE = 'model.safetensors.index.json';
 /** Weights in other formats, and shards without their index. */
 const OTHER_WEIGHTS = /\.(safetensors|bin|pt|pth|ckpt|h5|msgpack|onnx|gguf)$|\.index\.json$/;
 
+/** The model_type of what a run of a module that people have written leaves. */
+export const MODULE_TYPE = 'module';
+
 /** Weights by name; those of large models are read when they are asked for. */
 export type ModelState = ReadonlyMap<string, HostTensor | LazyTensor>;
 
@@ -105,7 +108,22 @@ export async function readModelConfig(directory: string): Promise<ModelConfig> {
     return await explainModel(directory, async () => parseModelConfig(await ggufConfig(directory)));
   }
   const path = join(directory, CONFIG_FILE);
-  return await explainModel(path, async () => parseModelConfig(await readFile(path, 'utf8')));
+  return await explainModel(path, async () => {
+    const text = await readFile(path, 'utf8');
+    refuseModule(directory, text);
+    return parseModelConfig(text);
+  });
+}
+
+/** @throws {UsageError} for the config.json of a module, which no command but `train` can make */
+export function refuseModule(directory: string, config: string): void {
+  const [, type] = /"model_type": *"([^"]*)"/.exec(config) ?? [];
+  const [, name = 'a file'] = /"module": *"([^"]*)"/.exec(config) ?? [];
+  if (type === MODULE_TYPE) {
+    throw new UsageError(
+      `--model: ${directory} holds the weights of a module that was trained by --model ${name}, which only train and plan can make. Load its model.safetensors into that module in a program of your own.`,
+    );
+  }
 }
 
 /**

@@ -1,7 +1,14 @@
 // The files of what a run has trained, in the form that other programs read: the model with its
 // tokenizer, or the adapters alone.
 
-import { type ModelFileOptions, modelFiles, peftLayers } from '@shardweave/nn';
+import { basename } from 'node:path';
+import {
+  type ModelFileOptions,
+  modelFiles,
+  peftLayers,
+  safetensorsByteLength,
+  safetensorsPieces,
+} from '@shardweave/nn';
 import {
   encoderFiles,
   sentenceTransformersFiles,
@@ -13,10 +20,17 @@ import { type FilePieces, textFile } from '../files/write-file.js';
 import { hubNameOf } from '../hub/hub-name.js';
 import { parseModelName } from '../hub/model-name.js';
 import type { RunConfig } from '../run-config.js';
-import type { EmbedHead } from '../task/task-head.js';
-import { isEncoder, languageConfig, type TextConfig, widthOf } from '../task/text-config.js';
+import type { EmbedHead, TaskHead } from '../task/task-head.js';
+import {
+  isEncoder,
+  languageConfig,
+  type ModuleConfig,
+  type TextConfig,
+  textConfig,
+  widthOf,
+} from '../task/text-config.js';
 import { adapterFiles, CLASSES_FILE } from './adapter-directory.js';
-import type { ModelState } from './model-directory.js';
+import { CONFIG_FILE, MODULE_TYPE, type ModelState } from './model-directory.js';
 
 /** What has been trained, or at least its names, dtypes and shapes. */
 export interface TrainedModel {
@@ -29,14 +43,18 @@ export async function trainedFiles(
   { config, state }: TrainedModel,
   options: ModelFileOptions = {},
 ): Promise<readonly FilePieces[]> {
-  const { model, modelConfig, head, lora } = config;
+  const { model, head, lora } = config;
+  if (model.kind === 'module' || head.kind === 'module') {
+    return moduleFiles({ config, state });
+  }
+  const modelConfig = textConfig(config.modelConfig);
   if (lora !== undefined) {
     const path = model.kind === 'directory' ? model.path : model.name;
     // Programs that read PEFT's layout want a repository there, and not one of its files.
     const { repo: base = path, revision } = parseModelName(hubNameOf(path) ?? '') ?? {};
     return adapterFiles(state, {
       config: { ...lora, layers: peftLayers(state) },
-      ...typeOf(config),
+      ...typeOf(head, modelConfig),
       ...{ base, revision },
       fanInFanOut: modelConfig.model_type === 'gpt2',
     });
@@ -59,11 +77,25 @@ export async function trainedFiles(
   }
 }
 
+/** The weights of a module that people have written, and a config.json that names it. */
+function moduleFiles({ config, state }: TrainedModel): readonly FilePieces[] {
+  const { model, modelConfig } = config;
+  const named = model.kind === 'module' && { module: basename(model.path), sha256: model.sha256 };
+  const { seq, vocab_size } = modelConfig as ModuleConfig;
+  const text = JSON.stringify({ model_type: MODULE_TYPE, ...named, seq, vocab_size }, null, 2);
+  const weights = {
+    name: 'model.safetensors',
+    byteLength: safetensorsByteLength(state),
+    pieces: () => safetensorsPieces(state),
+  };
+  return [weights, textFile(CONFIG_FILE, `${text}\n`)];
+}
+
 /**
  * What PEFT calls the task of adapters, and the files that say what adapter_config.json has no
  * place for: the labels of a classifier, and how an embedder pools.
  */
-function typeOf({ head, modelConfig }: Pick<RunConfig, 'head' | 'modelConfig'>) {
+function typeOf(head: TaskHead, modelConfig: TextConfig) {
   switch (head.kind) {
     case 'lm':
       return { taskType: 'CAUSAL_LM' } as const;

@@ -9,7 +9,7 @@ import { libraryOf } from '../numeric-class.js';
 import type { RankReady } from '../rank/events.js';
 import type { LoraRun, RunConfig } from '../run-config.js';
 import type { ClassHead, EmbedHead } from '../task/task-head.js';
-import { countParameters, isEncoder, type TextConfig } from '../task/text-config.js';
+import { countParameters, isEncoder, type TrainedConfig } from '../task/text-config.js';
 
 /** Beyond it a model that is tuned remembers its data rather than learns from it. */
 const MANY_EPOCHS = 20;
@@ -66,7 +66,9 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): Row[
     ...processRows(config, ready),
     [
       'data',
-      `${config.data ?? 'Moby Dick'}: ${sizeText(ready[0]?.data)} (${config.tokenizer}), ${config.order}${config.trainOnPrompt ? ', prompts count' : ''}`,
+      hasOwnRows(config)
+        ? `the module's own: ${sizeText(ready[0]?.data)}, ${config.order}`
+        : `${config.data ?? 'Moby Dick'}: ${sizeText(ready[0]?.data)} (${config.tokenizer}), ${config.order}${config.trainOnPrompt ? ', prompts count' : ''}`,
     ],
     ...partRows(config, ready[0]?.data),
     ...validRows(config, ready[0]?.valid),
@@ -92,7 +94,7 @@ function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false
       'note',
       `each row is learnt ${times} times, and a model then knows it by heart: --epochs 3 is usual`,
     ],
-    head.kind !== 'lm' && ['task', taskText(config, head)],
+    head.kind !== 'lm' && head.kind !== 'module' && ['task', taskText(config, head)],
     lora !== undefined && ['lora', loraText(lora)],
     model.kind === 'directory' &&
       !model.hasWeights && ['weights', 'random ones: there are no weights beside config.json'],
@@ -130,12 +132,20 @@ function modelText(config: RunConfig): string {
   return `${modelName(config)}: ${shapeText(config.modelConfig)}`;
 }
 
+function hasOwnRows({ modelConfig }: RunConfig): boolean {
+  return modelConfig.model_type === 'module' && modelConfig.rows !== undefined;
+}
+
 function stepText(config: RunConfig): string {
   const microSteps = numMicroSteps(config);
   const parts = microSteps > 1 ? ` in ${microSteps} micro-steps` : '';
   const reduced = microSteps > 1 && !config.sync ? ', reduced once' : '';
-  const what = config.head.kind === 'lm' ? 'rows of' : 'examples, texts of up to';
-  return `${config.batch} ${what} ${config.seq} tokens${parts}${reduced}`;
+  const { head, batch, seq } = config;
+  if (hasOwnRows(config)) {
+    return `${batch} rows${parts}${reduced}`;
+  }
+  const what = 'labels' in head || head.kind === 'embed' ? 'examples, texts of up to' : 'rows of';
+  return `${batch} ${what} ${seq} tokens${parts}${reduced}`;
 }
 
 /** The libraries that compute products, each once. */
@@ -201,7 +211,10 @@ function offloadText(config: RunConfig): string {
  * The shape of a model, such as `2 layers, width 64, 4 heads, vocabulary 256, dropout 0`; that of a
  * decoder begins with its family.
  */
-export function shapeText(config: TextConfig): string {
+export function shapeText(config: TrainedConfig): string {
+  if (config.model_type === 'module') {
+    return `a module, ${config.blocks} blocks`;
+  }
   const { vocab_size: vocabulary } = config;
   if (config.model_type === 'gpt2') {
     const { n_layer: layers, n_embd: width, n_head: heads, resid_pdrop: dropout } = config;
@@ -229,6 +242,9 @@ function modelName({ model }: RunConfig): string {
 
 function sizeText(size: DataSize | undefined): string {
   const { tokens, documents, cut, pieces, files, unit = 'documents' } = size ?? NOTHING;
+  if (unit === 'rows') {
+    return `${formatCount(documents)} rows`;
+  }
   const of = documents === 0 ? '' : ` in ${formatCount(documents)} ${unit}`;
   const cuts =
     cut === 0

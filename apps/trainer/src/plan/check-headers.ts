@@ -24,7 +24,7 @@ export async function checkHeaders(directory: string, files: ModelFiles): Promis
   // Whether a head that is stored twice is the token table could only be told by reading both.
   const untied = config.model_type === 'gpt2' ? config : { ...config, tie_word_embeddings: false };
   await explainFiles({ what, remedy }, async () => {
-    weightsOf(await openModelState(files, untied), {
+    await weightsOf(await openModelState(files, untied), {
       model: { kind: 'directory', path: directory, hasWeights: true },
       modelConfig: config,
     });

@@ -5,8 +5,10 @@ import { LimitError } from '@shardweave/tensor-core';
 import { formatOf } from '../data/data-source.js';
 import type { Dataset } from '../data/dataset.js';
 import type { ExampleBatch, TaskExample } from '../data/example-data.js';
+import type { OwnBatch } from '../data/own-rows.js';
 import { numMicroSteps, rowsOf } from '../data/row-order.js';
 import type { RunConfig } from '../run-config.js';
+import type { TaskHead } from '../task/task-head.js';
 
 export interface DryDataOptions {
   /** Called when a micro-step begins, with its place among those that are run. */
@@ -46,8 +48,12 @@ export function dryData(config: RunConfig, { onMicroStep }: DryDataOptions = {})
           `--batch ${batch} is ${end - first} rows of ${seq} tokens in a micro-step, more than ${MOST_TOKENS} tokens.`,
         );
       }
-      if (config.head.kind !== 'lm') {
-        return dryExamples(config, { first, end }) as never; // as its objective takes them
+      const { head, modelConfig } = config;
+      if ('labels' in head || head.kind === 'embed') {
+        return dryExamples(config, head, { first, end }) as never; // as its objective takes them
+      }
+      if (modelConfig.model_type === 'module' && modelConfig.rows !== undefined) {
+        return dryRows(modelConfig.rows.train, { first, end }) as never;
       }
       const values = () => new Uint32Array((end - first) * seq);
       return {
@@ -61,9 +67,16 @@ export function dryData(config: RunConfig, { onMicroStep }: DryDataOptions = {})
   };
 }
 
+/** The first rows of a module that has some. */
+function dryRows(count: number, { first, end }: { readonly first: number; readonly end: number }) {
+  const numbers = Array.from({ length: end - first }, (_, i) => (first + i) % count);
+  return { numbers, isValid: false, firstRow: first } satisfies OwnBatch;
+}
+
 /** Examples as large as they may be: each text takes a row. Most are shorter, and share rows. */
 function dryExamples(
-  { head, seq, negatives }: RunConfig,
+  { seq, negatives }: RunConfig,
+  head: TaskHead,
   { first, end }: { readonly first: number; readonly end: number },
 ): ExampleBatch {
   const text = { ids: new Uint32Array(seq), tokenTypes: new Uint32Array(seq) };

@@ -36,7 +36,7 @@ export interface LeftBytes {
 /** What the run leaves by its end, whatever its strategy. */
 export async function leftBytes(config: RunConfig): Promise<LeftBytes> {
   const { steps, ranks } = config;
-  const shapes = parameterShapes(config);
+  const shapes = await parameterShapes(config);
   const read = () => Promise.reject(new Error('only sizes are asked for'));
   const state = shapes.map(([name, shape]) => [name, { dtype: 'f32', shape, read }] as const);
   const files = await trainedFiles({ config, state: new Map(state) });

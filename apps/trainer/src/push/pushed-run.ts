@@ -132,7 +132,7 @@ async function requireWhole(
     const head = resolveHead({ task, pooling: undefined }, modelConfig, own);
     const model = { kind: 'directory', path, hasWeights: true } as const;
     await withTaskState(path, { modelConfig, head }, async (state) => {
-      weightsOf(state, { model, modelConfig, head });
+      await weightsOf(state, { model, modelConfig, head });
     });
   } catch (cause) {
     if (!(cause instanceof UsageError)) {

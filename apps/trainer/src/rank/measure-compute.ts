@@ -40,10 +40,11 @@ export async function measureCompute(
   config: PreparedRun,
   backend: Backend,
 ): Promise<ComputeTold | undefined> {
-  if (!isWatched(config)) {
-    return undefined;
+  const { modelConfig } = config;
+  if (!isWatched(config) || modelConfig.model_type === 'module') {
+    return undefined; // what a module of people's own computes is not known
   }
-  const flops = flopsPerToken(config.modelConfig, config.seq, config.lora !== undefined);
+  const flops = flopsPerToken(modelConfig, config.seq, config.lora !== undefined);
   const { kind, isSoftware } = backend.info;
   if (kind === 'webgpu' && isSoftware) {
     return { flopsPerToken: flops };

@@ -7,7 +7,7 @@ import { kindOf } from '../device-choice.js';
 import { type BaseModel, baseModelOf } from '../model/base-model.js';
 import { requireRoomOf } from '../plan/require-room.js';
 import { roomHere } from '../plan/room.js';
-import { isWatched, makesSaves, type PreparedRun } from '../run-config.js';
+import { COMPUTE_DTYPES, isWatched, makesSaves, type PreparedRun } from '../run-config.js';
 import { planResume, type ResumePlan } from '../saves/resume-run.js';
 import { agreeOnTiles, type RunTiles } from '../saves/run-tiles.js';
 import { CommWatch } from './comm-watch.js';
@@ -15,7 +15,6 @@ import type { DeviceHost } from './device-host.js';
 import type { EmitRankEvent } from './events.js';
 import { measureProducts } from './measure-products.js';
 import type { OpenedStores } from './step/opened-stores.js';
-import { COMPUTE_DTYPES } from './strategies/model-choice.js';
 import { openRankGroups } from './strategies/open-strategy.js';
 import type { RankGroups, TaskStrategy } from './strategies/strategy.js';
 

@@ -13,8 +13,8 @@ import {
 import { byteSize, type Device } from '@shardweave/tensor-core';
 import type { Tokenizer } from '../data/tokenizer.js';
 import type { RunConfig } from '../run-config.js';
+import { COMPUTE_DTYPES } from '../run-config.js';
 import { countParameters } from '../task/text-config.js';
-import { COMPUTE_DTYPES } from './strategies/model-choice.js';
 import type { TextModel } from './strategies/strategy.js';
 
 /** The most tokens: a paragraph of bytes, or a longer one of words. */

@@ -65,7 +65,7 @@ export async function tellReady(run: OpenedRank): Promise<string> {
       processBytes: process.resourceUsage().maxRSS * 1024,
       data: data.train.size,
       valid: data.valid?.size,
-      ...(config.head.kind !== 'lm' && { head: config.head }),
+      ...(config.head.kind !== 'lm' && config.head.kind !== 'module' && { head: config.head }),
     },
   });
   const compute = rank === 0 ? await measureCompute(config, backend) : undefined;

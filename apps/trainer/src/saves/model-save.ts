@@ -27,7 +27,7 @@ export async function writeModelSave(
   },
 ): Promise<void> {
   const { config, signal } = options;
-  const weights = weightsOf(state, config);
+  const weights = await weightsOf(state, config);
   const pieces = async function* () {
     for (const [name, weight] of weights) {
       signal.throwIfAborted();
@@ -42,11 +42,12 @@ export async function writeModelSave(
  * The parameters of a model in a state, which may hold others, too.
  * @throws {StateDictError} where one is missing, or belongs to another model
  */
-export function weightsOf(
+export async function weightsOf(
   state: ReadonlyMap<string, LazyTensor>,
   { head = { kind: 'lm' }, ...config }: ModelOfSave,
-): readonly (readonly [string, Weight])[] {
-  const shapes = parameterShapes({ ...config, head, lora: undefined, precision: 'fp32', seed: 0 });
+): Promise<readonly (readonly [string, Weight])[]> {
+  const choice = { ...config, head, lora: undefined, precision: 'fp32', seed: 0 } as const;
+  const shapes = await parameterShapes(choice);
   return shapes.map(([name, shape]) => [name, weightOf(state, name, shape)]);
 }
 

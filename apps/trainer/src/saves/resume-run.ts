@@ -20,13 +20,14 @@ import {
 } from '../files/save-directory.js';
 import type { BaseModel } from '../model/base-model.js';
 import { isOfAnotherRank, type LoadedParts, loadParts } from '../rank/strategies/model-saves.js';
-import type { Strategy } from '../rank/strategies/strategy.js';
+import type { TaskStrategy } from '../rank/strategies/strategy.js';
 import type { PreparedRun, RunConfig } from '../run-config.js';
 import { type RunTiles, tileNotes } from './run-tiles.js';
 import {
   changesOf,
   evaluationsOf,
   isModelAlone,
+  moduleNotes,
   requireSameRun,
   type SavedRun,
 } from './saved-run.js';
@@ -115,7 +116,7 @@ export async function loadResumed(
   plan: ResumePlan,
   options: {
     readonly config: PreparedRun;
-    readonly strategy: Strategy;
+    readonly strategy: TaskStrategy;
     readonly group: ProcessGroup;
     /** This rank's numeric class. */
     readonly numericClass: string;
@@ -138,7 +139,8 @@ export async function loadResumed(
     }
     const { record } = save;
     notes.push(...classNotes(record, classes), ...tileNotes(record, options.tiles));
-    return { save, notes: [...notes, ...changeNotes(record, config)] };
+    notes.push(...moduleNotes(record, config), ...changeNotes(record, config));
+    return { save, notes };
   }
   if (notes.length > 0) {
     throw noneWhole(notes);
@@ -153,7 +155,7 @@ export async function loadResumed(
  */
 export async function loadSave(
   path: string,
-  options: LoadedParts & { readonly strategy: Strategy; readonly group: ProcessGroup },
+  options: LoadedParts & { readonly strategy: TaskStrategy; readonly group: ProcessGroup },
 ): Promise<string | undefined> {
   const { strategy, group } = options;
   const { optimizer } = strategy;

@@ -122,7 +122,10 @@ export function requireSameRun(
   };
   const savedModel: Readonly<Record<string, unknown>> = { ...record.config.modelConfig };
   const ownModel: Readonly<Record<string, unknown>> = { ...config.modelConfig };
-  for (const key of new Set([...Object.keys(savedModel), ...Object.keys(ownModel)])) {
+  // A module is told by the names and shapes in its save, once it is loaded.
+  const isModule = [savedModel, ownModel].every(({ model_type }) => model_type === 'module');
+  const keys = isModule ? [] : [...Object.keys(savedModel), ...Object.keys(ownModel)];
+  for (const key of new Set(keys)) {
     if (textOf(savedModel[key]) !== textOf(ownModel[key])) {
       refuse(`model (${key})`, '--model and --dropout', savedModel[key], ownModel[key]);
     }
@@ -146,6 +149,16 @@ export function requireSameRun(
 export function changesOf(record: SavedRun, config: PreparedRun): string[] {
   const told = isModelAlone(record) ? [] : differencesOf('told', record.config, config);
   return told.map(({ flag, was, is }) => `${flag} ${is} (was ${was})`);
+}
+
+/** A sentence where the text of a module that people have written is not the one of the save. */
+export function moduleNotes({ config: saved }: SavedRun, { model }: RunConfig): string[] {
+  const was = saved.model?.kind === 'module' ? saved.model : undefined;
+  return model.kind !== 'module' || was === undefined || was.sha256 === model.sha256
+    ? []
+    : [
+        `The text of --model ${model.path} is not that of the save (sha256 ${was.sha256.slice(0, 12)}, now ${model.sha256.slice(0, 12)}): the steps to come are those of the new text.`,
+      ];
 }
 
 function describeBase(base: BaseModel | undefined): string {

@@ -13,16 +13,16 @@ import { deferredModel, trainedParameters } from '../rank/strategies/model-parts
  * @throws {StateDictError} where the save lacks a parameter of the model, or has one of another
  * model
  */
-export function savedState(
+export async function savedState(
   save: Save,
   options: {
     readonly config: ModelChoice;
     readonly dtype: WeightsDType;
     readonly signal?: AbortSignal;
   },
-): Map<string, LazyTensor> {
+): Promise<Map<string, LazyTensor>> {
   const { config, dtype, signal } = options;
-  const specs = parameterShapes(config).map(([name, shape]) => {
+  const specs = (await parameterShapes(config)).map(([name, shape]) => {
     return { kind: 'parameter', name, dtype, shape } as const;
   });
   save.checkFit(specs, { ignores: ({ kind }) => kind === 'state' });
@@ -37,15 +37,16 @@ export function savedState(
   );
 }
 
-/** The names and shapes of what a run trains, read off a model without values. */
-export function parameterShapes(config: ModelChoice): [string, readonly number[]][] {
+/** The names and shapes of what a run saves, read off a model without values. */
+export async function parameterShapes(config: ModelChoice): Promise<[string, readonly number[]][]> {
   const device = new Device(createDryBackend({ info: cpuInfo({ threads: 1 }) }));
   try {
-    const model = deferredModel(device, config);
-    const trained = new Set(trainedParameters(model));
+    const model = await deferredModel(device, config);
+    const isWhole = config.head.kind === 'module';
+    const saved = new Set(isWhole ? model.parameters() : trainedParameters(model));
     return model
       .namedParameters()
-      .flatMap(([name, tensor]) => (trained.has(tensor) ? [[name, tensor.shape]] : []));
+      .flatMap(([name, tensor]) => (saved.has(tensor) ? [[name, tensor.shape]] : []));
   } finally {
     device.dispose();
   }

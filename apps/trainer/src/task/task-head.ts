@@ -20,6 +20,9 @@ export interface ClassHead {
 
 export type TaskHead = { readonly kind: 'lm' } | EmbedHead | ClassHead;
 
+/** What a run puts on its model: nothing on a module that people write, which has a loss itself. */
+export type TrainedHead = TaskHead | { readonly kind: 'module' };
+
 /** What the files of a model say of the head that it has been trained with. */
 export interface OwnHead {
   /** How sentence-transformers makes an embedding. */

@@ -44,10 +44,9 @@ export async function evaluate(options: EvaluationOptions): Promise<Evaluated | 
   const { config, device, strategy, data, group } = options;
   const { head } = config;
   const examples = data as unknown as Examples; // which all tasks but the first have
-  const board =
-    head.kind === 'lm' || head.kind === 'embed' ? undefined : scoreboardOf(head, examples.count);
+  const board = 'labels' in head ? scoreboardOf(head, examples.count) : undefined;
   const loss = await meanLoss(options, { first: 0, end: data.numSteps, onJudged: board?.add });
-  if (loss === undefined || head.kind === 'lm') {
+  if (loss === undefined || head.kind === 'lm' || head.kind === 'module') {
     return loss === undefined ? undefined : { loss };
   }
   if (head.kind !== 'embed') {

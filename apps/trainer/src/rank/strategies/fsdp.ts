@@ -6,20 +6,20 @@ import { FullyShardedDataParallel, setGradientDivideFactors } from '@shardweave/
 import type { Module } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
-import type { RunConfig } from '../../run-config.js';
+import type { Block } from '../../own-model/open-own-model.js';
+import { COMPUTE_DTYPES, type RunConfig } from '../../run-config.js';
 import type { TaskModule } from '../objectives/objective.js';
-import { COMPUTE_DTYPES } from './model-choice.js';
 import {
   adamW,
   checkpointBlocks,
   loadWeights,
+  modelBlocks,
   restingModel,
   trainedParameters,
 } from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
 import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
 import { sumOverRanks } from './sum-over-ranks.js';
-import { blocksOf, bodyOf } from './task-model.js';
 
 export function openFsdp(options: StrategyOptions): Promise<Strategy> {
   const { config, groups, openStore } = options;
@@ -31,14 +31,13 @@ export function openFsdp(options: StrategyOptions): Promise<Strategy> {
     : withRest({ directory, config, openStore }, (rest) => openShards(options, rest));
 }
 
-async function openShards(
-  { device, config, groups }: StrategyOptions,
-  rest: Rest | undefined,
-): Promise<Strategy> {
-  const model = await restingModel(device, config);
-  checkpointBlocks(model, config);
+async function openShards(options: StrategyOptions, rest: Rest | undefined): Promise<Strategy> {
+  const { config, groups } = options;
+  const model = await restingModel(options);
+  checkpointBlocks(modelBlocks(model, options), config);
   const parameters = trainedParameters(model);
-  const fsdp = shardBlocks(model, { config, groups, store: rest?.store });
+  const blocks = modelBlocks(model, options);
+  const fsdp = shardBlocks(model, blocks, { config, groups, store: rest?.store });
   // Losses are divided by all ranks' targets before backward.
   setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
   const optimizer = adamW(parameters, config);
@@ -79,12 +78,15 @@ interface Sharding {
   readonly store: ShardStore | undefined;
 }
 
-function shardBlocks(model: TaskModule, sharding: Sharding): FullyShardedDataParallel {
-  const body = bodyOf(model);
-  for (const [i, [name, block]] of blocksOf(body).entries()) {
+function shardBlocks(
+  model: TaskModule,
+  blocks: readonly Block[],
+  sharding: Sharding,
+): FullyShardedDataParallel {
+  for (const [i, { owner, name, module }] of blocks.entries()) {
     const options = fsdpOptions(sharding, `h.${i}`);
-    const unit = new FullyShardedDataParallel(block as Module<[x: Tensor], Tensor>, options);
-    body.replaceChild(name, unit);
+    const unit = new FullyShardedDataParallel(module as Module<[x: Tensor], Tensor>, options);
+    owner.replaceChild(name, unit);
   }
   return new FullyShardedDataParallel(model, fsdpOptions(sharding, 'root'));
 }

@@ -8,9 +8,6 @@ export type ModelChoice = Pick<
   'model' | 'modelConfig' | 'head' | 'lora' | 'precision' | 'seed'
 >;
 
-/** The dtype of products for each precision. */
-export const COMPUTE_DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
-
 /** Whether a base of the type rests as numbers, and not in blocks. */
 export function isNumbers(type: BaseType | undefined): type is 'f32' | 'f16' | 'bf16' {
   return type === 'f32' || type === 'f16' || type === 'bf16';

@@ -16,15 +16,21 @@ import { byteSize, type Device, type Tensor } from '@shardweave/tensor-core';
 import { ggufBlockTypes, isGgufFile } from '../../files/gguf-model.js';
 import { withAdapterState } from '../../model/adapter-directory.js';
 import { isOfHead, withTaskState } from '../../model/text-model.js';
+import { type Block, openOwnModel, ownBlocks } from '../../own-model/open-own-model.js';
 import type { BaseType, RunConfig } from '../../run-config.js';
+import { textConfig } from '../../task/text-config.js';
 import type { TaskModule } from '../objectives/objective.js';
 import { isNumbers, type ModelChoice } from './model-choice.js';
 import type { StrategyOptions } from './strategy.js';
-import { type Body, blocksOf, bodyOf, deferredBody, withHead } from './task-model.js';
+import { type Body, blocksOf, deferredBody, withHead } from './task-model.js';
+
+/** What a model is made of. */
+type MadeOf = Pick<StrategyOptions, 'device' | 'config' | 'own'>;
 
 /** The run's model, with its adapters where it has them; values come later. */
-export function deferredModel(device: Device, choice: ModelChoice): TaskModule {
-  return withHead(deferredBody(device, choice), choice);
+export async function deferredModel(device: Device, choice: ModelChoice): Promise<TaskModule> {
+  const own = await openOwnModel(device, choice);
+  return own?.module ?? withHead(deferredBody(device, choice), choice);
 }
 
 /** The run's transformer, whose frozen matrices rest as the run asks for. */
@@ -36,9 +42,9 @@ export async function restingBody(device: Device, choice: ModelChoice): Promise<
   return body;
 }
 
-/** The same with the task's head. */
-export async function restingModel(device: Device, choice: ModelChoice): Promise<TaskModule> {
-  return withHead(await restingBody(device, choice), choice);
+/** The run's model: the same with the task's head, or one that people have written. */
+export async function restingModel({ device, config, own }: MadeOf): Promise<TaskModule> {
+  return own?.module ?? withHead(await restingBody(device, config), config);
 }
 
 /**
@@ -95,24 +101,26 @@ export function bytesOf(parameters: readonly Tensor[]): number {
 }
 
 /** The whole model on one device, with the values of its files; materialize draws the others. */
-export async function wholeModel({
-  device,
-  config,
-}: Pick<StrategyOptions, 'device' | 'config'>): Promise<TaskModule> {
-  const model = await restingModel(device, config);
+export async function wholeModel(options: MadeOf): Promise<TaskModule> {
+  const { config } = options;
+  const model = await restingModel(options);
   await loadWeights(model, config);
-  checkpointBlocks(model, config);
+  checkpointBlocks(modelBlocks(model, options), config);
   return model;
 }
 
+/** The parts of a run's model that are wrapped one by one. */
+export function modelBlocks(model: Module, { own }: Pick<MadeOf, 'own'>): readonly Block[] {
+  return own === undefined ? blocksOf(model) : ownBlocks(own.module);
+}
+
 /** Makes each block run again in backward, where the run asks for it. */
-export function checkpointBlocks(model: Module, { checkpointActivations }: RunConfig): void {
-  if (!checkpointActivations) {
-    return;
-  }
-  const body = bodyOf(model);
-  for (const [name, block] of blocksOf(body)) {
-    body.replaceChild(name, checkpoint(block));
+export function checkpointBlocks(
+  blocks: readonly Block[],
+  { checkpointActivations }: RunConfig,
+): void {
+  for (const { owner, name, module } of checkpointActivations ? blocks : []) {
+    owner.replaceChild(name, checkpoint(module));
   }
 }
 
@@ -126,15 +134,19 @@ export async function loadWeights(
   model: Module,
   { model: source, modelConfig, head, lora }: ModelChoice,
 ): Promise<void> {
-  if (source.kind === 'directory' && source.hasWeights) {
-    await withTaskState(source.path, { modelConfig, head }, async (state) => {
-      const isNew = (name: string) => head.kind !== 'lm' && isOfHead(name) && !state.has(name);
-      const strict = lora === undefined && !model.namedParameters().some(([name]) => isNew(name));
-      if (!strict) {
-        requireBase(state, model, isNew);
-      }
-      await loadStateDict(model, state, { strict });
-    });
+  if (source.kind === 'directory' && source.hasWeights && head.kind !== 'module') {
+    await withTaskState(
+      source.path,
+      { modelConfig: textConfig(modelConfig), head },
+      async (state) => {
+        const isNew = (name: string) => head.kind !== 'lm' && isOfHead(name) && !state.has(name);
+        const strict = lora === undefined && !model.namedParameters().some(([name]) => isNew(name));
+        if (!strict) {
+          requireBase(state, model, isNew);
+        }
+        await loadStateDict(model, state, { strict });
+      },
+    );
   }
   if (lora?.directory !== undefined) {
     await withAdapterState(lora.directory, (state) =>

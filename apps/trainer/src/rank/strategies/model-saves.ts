@@ -10,10 +10,7 @@ import {
   loadCheckpoint,
   saveCheckpoint,
 } from '@shardweave/nn';
-import type { Strategy } from './strategy.js';
-
-/** Whatever is frozen, such as the model beside adapters, stays where it came from. */
-const onlyTrained = true;
+import type { TaskStrategy } from './strategy.js';
 
 /** The part of a save that is loaded. */
 export interface LoadedParts {
@@ -39,7 +36,8 @@ export type Saving =
     };
 
 /** How this rank's part of the weights and optimizer state is saved. */
-export function savingOf({ module, optimizer, isSavedBeside }: Strategy): Saving {
+export function savingOf(strategy: TaskStrategy): Saving {
+  const { module, optimizer, isSavedBeside, onlyTrained } = strategy;
   return isSavedBeside
     ? { capture: () => captureCheckpoint(module, { optimizer, onlyTrained }) }
     : { save: (store, extra) => saveCheckpoint(module, store, { optimizer, extra, onlyTrained }) };
@@ -47,7 +45,7 @@ export function savingOf({ module, optimizer, isSavedBeside }: Strategy): Saving
 
 /** Loads a save of any strategy on any number of ranks, or only its weights. Collective. */
 export function loadParts(
-  { module, optimizer }: Strategy,
+  { module, optimizer, onlyTrained }: TaskStrategy,
   reader: PieceReader,
   { isWeightsAlone }: LoadedParts,
 ): Promise<unknown> {
@@ -59,10 +57,13 @@ export function loadParts(
 }
 
 /**
- * The trained parameters for rank 0, gathered on the host, or read from where they rest when they
- * are asked for; empty for the other ranks. Frozen ones stay where they are. Collective.
+ * The parameters that are saved, for rank 0, gathered on the host, or read from where they rest
+ * when they are asked for; empty for the other ranks. Collective.
  */
-export function trainedState({ module }: Strategy): Promise<Map<string, LazyTensor>> {
+export function trainedState({
+  module,
+  onlyTrained,
+}: TaskStrategy): Promise<Map<string, LazyTensor>> {
   return lazyStateDict(module, { stateDictOnRank0Only: true, onlyTrained });
 }
 

@@ -1,11 +1,13 @@
 // The model at rest off the device of its one rank, in host memory or on disk. Weights never come
 // to the device as a whole, neither from a file nor on their way into one.
 
+import { Sequential } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
 import { OffloadModel } from '@shardweave/offload';
 import type { ShardStore } from '@shardweave/shard-store';
-import type { RunConfig } from '../../run-config.js';
-import { COMPUTE_DTYPES } from './model-choice.js';
+import { UsageError } from '../../errors.js';
+import type { OpenedOwnModel } from '../../own-model/open-own-model.js';
+import { COMPUTE_DTYPES, type RunConfig } from '../../run-config.js';
 import { adamW, bytesOf, loadWeights, restingBody, trainedParameters } from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
@@ -17,8 +19,8 @@ export function openOffload(options: StrategyOptions): Promise<Strategy> {
   return withRest({ directory, config, openStore }, (rest) => openAtRest(options, rest));
 }
 
-async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Promise<Strategy> {
-  const body = await restingBody(device, config);
+async function openAtRest({ device, config, own }: StrategyOptions, rest: Rest): Promise<Strategy> {
+  const body = own === undefined ? await restingBody(device, config) : sequentialOf(own);
   const { store } = rest;
   const offload = new OffloadModel(body, offloadOptions(config, store));
   const model = withHead(offload, config);
@@ -46,6 +48,16 @@ async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Prom
       await store.close();
     },
   };
+}
+
+/** @throws {UsageError} for a module that has no layers to slice */
+function sequentialOf({ module, path }: OpenedOwnModel): Sequential {
+  if (module instanceof Sequential) {
+    return module;
+  }
+  throw new UsageError(
+    `--strategy offload: expected the module of ${path} to be a Sequential, whose layers are sliced, got ${module.constructor.name}. Make it one, or use --strategy fsdp.`,
+  );
 }
 
 function offloadOptions(config: RunConfig, store: ShardStore) {

@@ -1,6 +1,7 @@
 // Opens the strategy of a run; no other place asks which one that is.
 
 import type { ProcessGroup } from '@shardweave/collectives';
+import { openOwnModel } from '../../own-model/open-own-model.js';
 import { openObjective } from '../objectives/open-objective.js';
 import { openDdp } from './ddp.js';
 import { openFsdp } from './fsdp.js';
@@ -21,9 +22,10 @@ export async function openRankGroups(gather: ProcessGroup): Promise<RankGroups> 
  */
 export async function openStrategy(options: StrategyOptions): Promise<TaskStrategy> {
   const { device, config, groups } = options;
-  const strategy = await openByName(options);
-  const objective = openObjective({ device, module: strategy.module, config, groups });
-  return { ...strategy, objective };
+  const own = await openOwnModel(device, config);
+  const strategy = await openByName({ ...options, own });
+  const objective = openObjective({ device, module: strategy.module, config, groups, own });
+  return { ...strategy, objective, onlyTrained: own === undefined };
 }
 
 function openByName(options: StrategyOptions): Promise<Strategy> {

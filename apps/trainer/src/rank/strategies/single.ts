@@ -3,7 +3,7 @@
 
 import { packParameters } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
-import { COMPUTE_DTYPES } from './model-choice.js';
+import { COMPUTE_DTYPES } from '../../run-config.js';
 import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 

@@ -5,6 +5,7 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import type { AdamW, Module, StepOptions, TokenArgs } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Device, Tensor } from '@shardweave/tensor-core';
+import type { OpenedOwnModel } from '../../own-model/open-own-model.js';
 import type { RunConfig } from '../../run-config.js';
 import type { Objective, TaskModule } from '../objectives/objective.js';
 
@@ -47,6 +48,8 @@ export interface Strategy {
 /** A strategy with what its run's task computes of a batch. */
 export interface TaskStrategy extends Strategy {
   readonly objective: Objective;
+  /** Whether frozen parameters are in files of their own, and in no save. */
+  readonly onlyTrained: boolean;
 }
 
 /** A model that makes text where it has been trained, so that no second one is loaded. */
@@ -60,6 +63,8 @@ export interface StrategyOptions {
   readonly device: Device;
   readonly config: RunConfig;
   readonly groups: RankGroups;
+  /** The model that people have written; undefined for one of ours. */
+  readonly own?: OpenedOwnModel | undefined;
   /** Opens the store that parameters rest in: a directory, or host memory. Default: `openStore`. */
   readonly openStore?: OpenStore | undefined;
 }

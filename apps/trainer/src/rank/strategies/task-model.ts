@@ -4,10 +4,12 @@ import { applyLora, type Module, makeModel, NnConfigError } from '@shardweave/nn
 import { EmbeddingModel, Encoder, SequenceClassifier, TokenModel } from '@shardweave/nn/embedding';
 import type { Device } from '@shardweave/tensor-core';
 import { UsageError } from '../../errors.js';
-import { isEncoder, numBlocks, type TextConfig } from '../../task/text-config.js';
+import type { Block } from '../../own-model/open-own-model.js';
+import { COMPUTE_DTYPES } from '../../run-config.js';
+import { isEncoder, numBlocks, type TextConfig, textConfig } from '../../task/text-config.js';
 import type { TaskModule } from '../objectives/objective.js';
 import type { ModelChoice } from './model-choice.js';
-import { COMPUTE_DTYPES, isNumbers } from './model-choice.js';
+import { isNumbers } from './model-choice.js';
 
 /** A transformer without a task's head. */
 // biome-ignore lint/suspicious/noExplicitAny: a language model's arguments, or an encoder's
@@ -19,8 +21,9 @@ const UNKNOWN_LABELS = ['0', '1'];
 /** The run's transformer, with its adapters where it has them; values come later. */
 export function deferredBody(
   device: Device,
-  { modelConfig, lora, precision, seed }: ModelChoice,
+  { lora, precision, seed, ...choice }: ModelChoice,
 ): Body {
+  const modelConfig = textConfig(choice.modelConfig);
   const deferred = { seed, deferInit: true };
   const model: Body = isEncoder(modelConfig)
     ? new Encoder(device, modelConfig, deferred)
@@ -49,6 +52,7 @@ export function deferredBody(
 export function withHead(body: TaskModule, { head, seed }: ModelChoice): TaskModule {
   switch (head.kind) {
     case 'lm':
+    case 'module':
       return body;
     case 'embed': {
       const { pooling, normalize } = head;
@@ -74,13 +78,14 @@ export function bodyOf(model: Module): Body {
     .find((module) => module instanceof TokenModel) as Body;
 }
 
-/** The blocks of a transformer, with the names that its layers have as children. */
-export function blocksOf(body: Body): [name: string, block: Module][] {
-  const count = numBlocks(body.config);
-  return body
+/** The blocks of a transformer, which lie between its first layer and what ends it. */
+export function blocksOf(model: Module): readonly Block[] {
+  const owner = bodyOf(model);
+  const count = numBlocks(owner.config);
+  return owner
     .layers()
     .slice(1, 1 + count)
-    .map((block, i) => [String(i + 1), block]);
+    .map((module, i) => ({ owner, name: String(i + 1), module }));
 }
 
 /** Turns a target that the model lacks into the user's mistake. */
