@@ -6,7 +6,7 @@ import * as nn from '@shardweave/nn';
 import * as tensor from '@shardweave/tensor-core';
 import { shown } from '@shardweave/tensor-core/options';
 import { COMPUTE_DTYPES, type ModuleSource, type RunConfig } from '../run-config.js';
-import type { ModuleConfig, TrainedConfig } from '../task/text-config.js';
+import type { ModuleConfig } from '../task/text-config.js';
 import type { OwnModel, OwnModelFile, OwnRows } from './own-model.js';
 import { inTheirCode, mistakeIn } from './their-code.js';
 
