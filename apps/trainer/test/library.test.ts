@@ -101,6 +101,14 @@ describe('train', () => {
     await expect(train(config, { signal: AbortSignal.abort(reason) })).rejects.toBe(reason);
   });
 
+  it('keeps the steps that logEvery asks for, and those that people look for', async () => {
+    const config = { ...tinyConfig(), ranks: 1, steps: 5, logEvery: 2 };
+    const { loss, best } = await train(config);
+    expect(linesOf(config.out).map(({ step }) => step)).toEqual([1, 2, 4, 5]);
+    expect(loss).toBeGreaterThan(0); // of the rows that would follow
+    expect(best).toBeUndefined();
+  });
+
   it('ends with what a call throws, and calls no more', async () => {
     const mistake = new TypeError('a mistake in the caller');
     let numCalls = 0;
