@@ -4,7 +4,13 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
-import { type TrainConfig, type TrainedStep, train, UsageError } from '../src/index.js';
+import {
+  type RunRecord,
+  type TrainConfig,
+  type TrainedStep,
+  train,
+  UsageError,
+} from '../src/index.js';
 import { parseFlags } from './support/parse-flags.js';
 import { tinyFlags } from './support/tiny-run.js';
 
@@ -111,13 +117,16 @@ describe('train', () => {
 
   it('ends with what a call throws, and calls no more', async () => {
     const mistake = new TypeError('a mistake in the caller');
-    let numCalls = 0;
-    const onStep = () => {
-      numCalls += 1;
-      throw mistake;
+    const seen: string[] = [];
+    const onRecord = ({ type }: RunRecord) => {
+      seen.push(type);
+      if (type === 'step') {
+        throw mistake;
+      }
     };
-    await expect(train(tinyConfig(), { onStep })).rejects.toBe(mistake);
-    expect(numCalls).toBe(1);
+    await expect(train(tinyConfig(), { onRecord })).rejects.toBe(mistake);
+    expect(seen.filter((type) => type === 'step')).toHaveLength(1);
+    expect(seen.at(-1)).toBe('step'); // the save and the end are not told
   });
 
   it.each([
