@@ -1,4 +1,4 @@
-// What --init-from means: the weights that a new run begins with, and nothing else of who made them.
+// What --init-from means: the weights that a new run begins with, and nothing else of their run.
 
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
