@@ -73,6 +73,8 @@ interface Decided {
   readonly model: ModelSource;
   /** The model's configuration, with --dropout applied. */
   readonly modelConfig: TrainedConfig;
+  /** The save that a new run takes its weights of, with --init-from; see saves/first-weights.ts. */
+  readonly firstSave?: string | undefined;
   /** What the task puts on the model. */
   readonly head: TrainedHead;
   /**
@@ -110,7 +112,7 @@ export interface RunConfig extends Omit<Flags, keyof Decided | Merged>, Decided 
 export function decidedFlags(
   config: Partial<RunConfig>,
 ): Readonly<Partial<Record<keyof Flags, unknown>>> {
-  const { model, lora, modelConfig, head, ...kept } = config;
+  const { model, lora, modelConfig, head, firstSave: _, ...kept } = config;
   return {
     ...kept,
     model: model?.kind === 'preset' ? model.name : model && (hubNameOf(model.path) ?? model.path),

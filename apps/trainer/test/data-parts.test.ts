@@ -93,7 +93,7 @@ describe('a path that is there', () => {
 });
 
 describe('the files', () => {
-  it('of a folder are those of known kinds below it, by their bytes, without hidden ones', () => {
+  it('are those of known kinds below a folder, by their bytes, without hidden ones', () => {
     const known = [
       'B.txt',
       'Z/c.md',
@@ -115,7 +115,7 @@ describe('the files', () => {
     ]);
   });
 
-  it('of a pattern are all that match it, and each file is read once', () => {
+  it('are all that match a pattern, and each file is read once', () => {
     const folder = folderOf('a1.txt', 'a2.log', 'b/a3.txt', 'b/c/a4.txt', '.a5.txt');
     const of = (...patterns: string[]) =>
       filesIn(folder, patterns.map((pattern) => join(folder, pattern)).join(','));
@@ -162,7 +162,7 @@ describe('the files', () => {
     );
   });
 
-  it('of a text follow each other as one', async () => {
+  it('follow each other as one text', async () => {
     const folder = newFolder();
     writeFileSync(join(folder, '1.txt'), '\ufeffsome words, \u00e9');
     writeFileSync(join(folder, '2.md.gz'), gzipSync('\ufeffand more'));

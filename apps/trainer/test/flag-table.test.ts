@@ -14,7 +14,8 @@ import { changesOf, requireSameRun, type SavedRun } from '../src/saves/saved-run
 import { parseFlags } from './support/parse-flags.js';
 import { ROOT } from './support/run-flags.js';
 
-const TEXT = `${ROOT}tooling/reference/data/tiny/text.txt`;
+const TINY = `${ROOT}tooling/reference/data/tiny`;
+const TEXT = `${TINY}/text.txt`;
 const flagsOf = (line: string) => parseFlags(line.split(' ').filter(Boolean), () => {});
 
 async function runOf(line: string): Promise<PreparedRun> {
@@ -58,6 +59,7 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   offloadDir: ['', '--offload-dir b'],
   fresh: ['--offload-dir b', '--offload-dir b --fresh'],
   model: ['--model micro', '--model nano', '128', '64'],
+  initFrom: [`--model ${TINY}`, `--init-from ${TINY}`, 'none', TINY],
   dropout: ['--dropout 0', '--dropout 0.5', '0', '0.5'],
   tokenizer: ['--tokenizer byte', '--tokenizer gpt2', 'byte', 'gpt2'],
   data: ['--data a', '--data b', absolute('a'), absolute('b')],

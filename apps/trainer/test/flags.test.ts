@@ -32,6 +32,7 @@ describe('the flags of train', () => {
       '--fresh',
       '--task <lm|embed|classify|rerank>',
       '--model <PRESET|DIR|GGUF|ORG/NAME>',
+      '--init-from <DIR>',
       '--dropout <P>',
       '--tokenizer <model|byte|gpt2>',
       '--data <FILE|DIR|hf:ORG/NAME,...>',

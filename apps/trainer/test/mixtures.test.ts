@@ -116,7 +116,7 @@ describe('a mixture of three files, one of them compressed', () => {
   });
 
   it('has an epoch that ends with the part that ends first', async () => {
-    // Of b's 40 rows the last is one of the first 134 rows, and 0.3 of them.
+    // The last of b's 40 rows is one of the first 134 rows, of which it has 0.3.
     const { steps } = await configOf(`${MIXED} --epochs 2 --batch 10`);
     await using data = await openFlags(`${MIXED} --ranks 1 --batch 10`);
     const { rows, parts, files, tokens } = data.train.size;

@@ -93,9 +93,9 @@ const MISTAKES: readonly Mistake[] = [
     says: /--data: .*nowhere\.txt is not there\. Give a text/,
   },
   {
-    mistake: 'a folder of all kinds',
+    mistake: 'a folder with a file that is no text',
     typed: `${TRAIN} --data @`,
-    says: /--data: .* has texts \(.*\) and documents \(.*\), which .*\. Give files of one kind/,
+    says: /--data: .*wide\.txt is text in UTF-16\. Save it as UTF-8 first/,
   },
   {
     mistake: 'a text that is none',

@@ -64,7 +64,7 @@ function withConfigFile<Given extends Partial<Flags> & { readonly config?: strin
 ): Given {
   const { config } = typed;
   if (config === undefined) {
-    return typed;
+    return withModelOf(typed);
   }
   const { steps, epochs, ...others } = readConfigFile(config, FLAGS);
   // Either says how long the run is, so the one that is typed counts before the other of the file.
@@ -73,7 +73,13 @@ function withConfigFile<Given extends Partial<Flags> & { readonly config?: strin
   if (typed.out === undefined) {
     refuseMovedRun(config, found);
   }
-  return found;
+  return withModelOf(found);
+}
+
+/** The model of the weights that a run begins with is its own, unless it is given another. */
+function withModelOf<Given extends Partial<Flags>>(given: Given): Given {
+  const { initFrom, model = initFrom } = given;
+  return model === undefined ? given : { ...given, model };
 }
 
 function presetsHelp(): string {

@@ -14,6 +14,7 @@ import { TOKENIZER_FILE } from '../data/tokenizer.js';
 import type { DeviceChoice } from '../device-choice.js';
 import { UsageError } from '../errors.js';
 import { isGgufFile } from '../files/gguf-model.js';
+import { hasSaves, savesOf } from '../files/save-directory.js';
 import { refuseIdle } from '../flags/flag-effects.js';
 import {
   DEFAULT_DECAY,
@@ -33,6 +34,13 @@ import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
 import { configFor, ownHead, readTextModel } from '../model/text-model.js';
 import { isModulePath, textHash } from '../own-model/module-text.js';
 import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';
+import {
+  type FirstWeights,
+  findFirstWeights,
+  modelOfSave,
+  requireFitting,
+  requireSameShape,
+} from '../saves/first-weights.js';
 import { resolveHead } from '../task/task-head.js';
 import {
   countParameters,
@@ -68,13 +76,22 @@ export async function resolveConfig(
       `--strategy ${given.strategy} runs on one rank, got --ranks ${ranks}. Use --strategy fsdp, or --ranks 1.`,
     );
   }
-  const model = modelSource(given.model);
-  const module = model.kind === 'module' ? await resolveModule(given, model) : undefined;
+  const named = modelSource(given.model);
+  const module = named.kind === 'module' ? await resolveModule(given, named) : undefined;
   // A module that has rows to evaluate on is what --valid names.
   const flags = module?.rows?.valid === undefined ? given : { ...given, valid: given.model };
   refuseIdle(flags);
   checkTogether(flags);
   const lora = await resolveLora(flags);
+  const first = await firstWeights(flags);
+  const isOfFirst = first?.kind === 'save' && flags.model === flags.initFrom;
+  const asked = isOfFirst ? modelOfSave(first) : named;
+  if (module && first?.kind === 'model') {
+    throw new UsageError(
+      `--init-from: ${flags.initFrom} is a model directory, and ${flags.model} is a module, whose weights lie in saves. Give a save or a run of it.`,
+    );
+  }
+  const model = first?.kind === 'model' ? await modelOfFirst(first.path, asked, lora) : asked;
   const { modelConfig, head } = module
     ? ({ modelConfig: module, head: { kind: 'module' } } as const)
     : await resolveText(flags, { model, lora });
@@ -87,6 +104,7 @@ export async function resolveConfig(
   const run = {
     ...kept,
     ...absolutePaths(flags),
+    firstSave: first?.kind === 'save' ? first.path : undefined,
     ranks,
     device: devicesByRank(flags.device, ranks),
     threads: flags.threads ?? Math.min(MAX_THREADS, Math.max(1, Math.floor(cores / ranks))),
@@ -104,6 +122,9 @@ export async function resolveConfig(
     final: flags.final ?? (flags.patience && flags.out ? 'best' : 'last'),
     keep: flags.keep ?? DEFAULT_KEEP,
   };
+  if (first?.kind === 'save') {
+    requireFitting(first, run);
+  }
   if (flags.minLr > run.lr) {
     throw new UsageError(
       `--min-lr ${flags.minLr} is above --lr ${run.lr}. Give a lower one, or a higher --lr.`,
@@ -128,11 +149,12 @@ async function resolveText(
 }
 
 /** The paths of a run, which goes on from any directory. */
-function absolutePaths({ data, valid, offloadDir, trace, out, resume, cache }: Flags) {
+function absolutePaths({ data, valid, initFrom, offloadDir, trace, out, resume, cache }: Flags) {
   const absolute = (path: string | undefined) => (path === undefined ? path : resolve(path));
   return {
     data: absoluteData(data),
     valid: absoluteData(valid),
+    initFrom: absolute(initFrom),
     offloadDir: absolute(offloadDir),
     trace: absolute(trace),
     out: absolute(out),
@@ -161,6 +183,13 @@ function checkTogether(flags: Flags): void {
     );
   }
   checkTask(flags);
+  const { initFrom, adapter } = flags;
+  const other = adapter === undefined ? (resume === 'auto' ? undefined : resume) : adapter;
+  if (initFrom !== undefined && other !== undefined) {
+    throw new UsageError(
+      `--init-from ${initFrom} and ${adapter === undefined ? '--resume' : '--adapter'} ${other} both say what the run begins with. Give one of them.`,
+    );
+  }
   if (resume === 'auto' && flags.out === undefined) {
     throw new UsageError(
       '--resume auto looks for saves under --out, which is not given. Give the --out of the run.',
@@ -235,6 +264,40 @@ function resolveSchedule(
     );
   }
   return { warmup, decaySteps: numSteps };
+}
+
+/** What --init-from means; undefined where a run goes on from its own saves without it. */
+async function firstWeights({ initFrom, resume, out }: Flags): Promise<FirstWeights | undefined> {
+  const isOver = resume === 'auto' && out !== undefined && hasSaves(savesOf(out));
+  return initFrom === undefined || (isOver && !existsSync(initFrom))
+    ? undefined
+    : await findFirstWeights(initFrom);
+}
+
+/**
+ * The model directory that --init-from is, as the run's own.
+ * @throws {UsageError} where --model is another one, and beside adapters
+ */
+async function modelOfFirst(
+  path: string,
+  asked: ModelSource,
+  lora: LoraRun | undefined,
+): Promise<ModelSource> {
+  if (lora !== undefined) {
+    throw new UsageError(
+      `--init-from: ${path} holds a whole model, and adapters are trained beside one. Give it as --model.`,
+    );
+  }
+  const config = await shapeOf(asked);
+  const model: ModelSource = { kind: 'directory', path, hasWeights: true };
+  requireSameShape(path, await shapeOf(model), config);
+  return model;
+}
+
+async function shapeOf(model: ModelSource): Promise<TextConfig> {
+  return model.kind === 'preset'
+    ? PRESETS[model.name as PresetName].config
+    : (await readTextModel(model.path)).config;
 }
 
 function modelSource(model: string): ModelSource {

@@ -93,7 +93,7 @@ function sniff(file: string): DataFormat | undefined {
   }
 }
 
-/** The chunks of a file by its own, of which `first` has been read: those, or what they unpack to. */
+/** The chunks of a file, or what they unpack to; `own` reads the next, and has read `first`. */
 function chunksFrom(first: Buffer, own: () => Buffer): () => Buffer {
   const packing = packingOf(first);
   let read = first;

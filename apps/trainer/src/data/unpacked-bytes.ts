@@ -37,7 +37,7 @@ export function unpackedName(file: string): string {
 
 /**
  * What the first bytes of a compressed file unpack to.
- * @throws where they are damaged
+ * @throws what unpacks them reports where they are damaged
  */
 export function unpackedHead(bytes: Buffer, packing: Packing): Buffer {
   if (packing === 'gzip') {

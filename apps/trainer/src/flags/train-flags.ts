@@ -210,6 +210,10 @@ export const GROUPS = {
       '--model <PRESET|DIR|GGUF|ORG/NAME>',
       'a preset, a model directory of the Hugging Face layout, a GGUF file (of several the first), or a model of the Hub, which @revision may follow, and of GGUF files :TYPE or :FILE',
     ]),
+    initFrom: told('all')(file, undefined, [
+      '--init-from <DIR>',
+      'begin with the weights of a save, of a run (its newest save, else its model) or of a model directory, and with nothing else of it: fresh optimizer, step 0, own data and seed. The model is theirs, so --model may be left out; --model DIR alone begins with a model directory, too, and --resume goes on with all of a run',
+    ]),
     dropout: fixed('all')(probability, undefined, ['--dropout <P>', "over the model's own"]),
     tokenizer: fixed('all')(oneOf(['model', 'byte', 'gpt2']), undefined, [
       '--tokenizer <model|byte|gpt2>',

@@ -95,6 +95,10 @@ function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false
       `each row is learnt ${times} times, and a model then knows it by heart: --epochs 3 is usual`,
     ],
     head.kind !== 'lm' && head.kind !== 'module' && ['task', taskText(config, head)],
+    config.firstSave !== undefined && [
+      'init',
+      `the weights of ${config.firstSave}, and nothing else of it`,
+    ],
     lora !== undefined && ['lora', loraText(lora)],
     model.kind === 'directory' &&
       !model.hasWeights && ['weights', 'random ones: there are no weights beside config.json'],

@@ -136,8 +136,8 @@ export async function openResuming(
   { gather }: RankGroups,
   backend: Backend,
 ): Promise<Resuming> {
-  const { resume, lora } = config;
-  const isUsed = makesSaves(config) || resume !== undefined;
+  const { resume, lora, firstSave } = config;
+  const isUsed = makesSaves(config) || (resume ?? firstSave) !== undefined;
   const background = isUsed && gather.worldSize > 1 ? await gather.split(0) : gather;
   const base = isUsed && lora !== undefined ? await baseModelOf(config) : undefined;
   const plan = await planResume(config, { group: background, base });

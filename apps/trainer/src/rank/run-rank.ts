@@ -19,6 +19,7 @@ import { openStore } from './strategies/open-rest.js';
 import { openStrategy } from './strategies/open-strategy.js';
 import {
   explainDiverged,
+  loadFirst,
   openSaves,
   resume,
   runSteps,
@@ -99,6 +100,9 @@ async function train(run: OpenedRank, onSaves: OnSaves): Promise<Trained | undef
   const numericClass = await tellReady(run);
   await run.strategy.initialize();
   const resumed = await resume(run, numericClass);
+  if (resumed?.save === undefined) {
+    await loadFirst(run);
+  }
   const watch = new RankWatch(run);
   const saves = await openSaves(run, { resumed, numericClass });
   onSaves(saves);

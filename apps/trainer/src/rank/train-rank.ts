@@ -4,8 +4,8 @@
 import { hostname } from 'node:os';
 import { dirname } from 'node:path';
 import type { Dataset } from '../data/dataset.js';
-import { DivergedError } from '../errors.js';
-import { isSaveOf, pathOf, savesOf } from '../files/save-directory.js';
+import { DivergedError, UsageError } from '../errors.js';
+import { type FoundSave, isSaveOf, pathOf, readSave, savesOf } from '../files/save-directory.js';
 import type { ModelState } from '../model/model-directory.js';
 import { makesSaves, type PreparedRun } from '../run-config.js';
 import { loadResumed, loadSave, type Resumed } from '../saves/resume-run.js';
@@ -89,6 +89,31 @@ export async function resume(
     emit({ type: 'resumed', from: { step: save?.record.step ?? 0, path: save?.path, notes } });
   }
   return resumed;
+}
+
+/**
+ * Loads the weights that a new run begins with, and nothing else of their save. Collective.
+ * @throws {UsageError} where they are damaged, or adapters of another base
+ */
+export async function loadFirst({ options, strategy, resuming }: OpenedRank): Promise<void> {
+  const { firstSave: path } = options.config;
+  if (path === undefined) {
+    return;
+  }
+  const flag = '--init-from';
+  const { background: group, base } = resuming;
+  const { base: theirs } = ((await readSave(path)) as FoundSave).record;
+  if (theirs?.sha256 !== base?.sha256) {
+    throw new UsageError(
+      `${flag}: ${path} holds adapters that were trained beside ${theirs?.path} (${theirs?.sha256}), got ${base?.path} (${base?.sha256}). Beside other weights they say nothing of use: give that --model.`,
+    );
+  }
+  const problem = await loadSave(path, { strategy, group, isWeightsAlone: true, flag });
+  if (problem !== undefined) {
+    throw new UsageError(
+      `${flag}: ${path} can't be used: ${problem} Give another save of the run, or its model.`,
+    );
+  }
 }
 
 /** Where the steps begin; undefined for the first one. */

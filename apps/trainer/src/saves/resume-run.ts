@@ -155,9 +155,14 @@ export async function loadResumed(
  */
 export async function loadSave(
   path: string,
-  options: LoadedParts & { readonly strategy: TaskStrategy; readonly group: ProcessGroup },
+  options: LoadedParts & {
+    readonly strategy: TaskStrategy;
+    readonly group: ProcessGroup;
+    /** The flag that named the save. Default --resume. */
+    readonly flag?: string;
+  },
 ): Promise<string | undefined> {
-  const { strategy, group } = options;
+  const { strategy, group, flag = '--resume' } = options;
   const { optimizer } = strategy;
   // A save contains the rates and decays of its own run; this run keeps those that it was given.
   const given = optimizer.groups.map(({ params: _, ...options }) => options);
@@ -182,7 +187,7 @@ export async function loadSave(
     all.find((outcome) => outcome.kind === 'unfit') ?? all.find(({ kind }) => kind === 'told');
   if (damaged === undefined && unfit !== undefined) {
     throw new UsageError(
-      `--resume: ${path} can't be used. ${unfit.message} Give the model that was saved.`,
+      `${flag}: ${path} can't be used. ${unfit.message} Give the model that was saved.`,
       { cause: error },
     );
   }
