@@ -28,7 +28,7 @@ export const RUN_COLUMNS: readonly RunColumn[] = [
   { key: 'atMs', title: 'Last heard', read: ({ atMs }) => atMs },
 ];
 
-/** The columns of the settings that differ between runs; one without a config.yaml counts nowhere. */
+/** The columns of the settings that differ between runs; one without a config.yaml has no say. */
 export function differing(rows: readonly RunRow[]): RunColumn[] {
   const known = rows.map(({ settings }) => settings).filter((all) => Object.keys(all).length > 0);
   const names = [...new Set(known.flatMap((settings) => Object.keys(settings)))];

@@ -1,5 +1,5 @@
-// The table of all runs: sorted by the buttons in its head, filtered by a text, and chosen from by a
-// box in each row.
+// The table of all runs: sorted by the buttons in its head, filtered by a text, and chosen from by
+// a box in each row.
 
 import { formatBytes, formatCount } from '../../format.js';
 import { card, dataElement, element, swatch } from '../element.js';

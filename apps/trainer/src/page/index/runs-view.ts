@@ -151,6 +151,7 @@ export class RunsView {
 
   #hashOf(asked: Readonly<Record<string, string>>): string {
     const { token } = this.#options;
-    return `#${new URLSearchParams({ token, ...asked })}`;
+    const pairs = [['token', token], ...Object.entries(asked)];
+    return `#${new URLSearchParams(pairs)}`;
   }
 }
