@@ -1,7 +1,7 @@
 // What the table of runs shows: which settings differ, in which order runs stand, and which of them
 // a text finds.
 
-import type { RunRow, Setting } from '../page-data.js';
+import type { RunRow, Setting } from './page-data.js';
 
 /** A column of the table; a setting's is called by the name of its flag. */
 export interface RunColumn {
