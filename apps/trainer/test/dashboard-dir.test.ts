@@ -14,8 +14,8 @@ import { TOKEN_VARIABLE } from '../src/dashboard/token.js';
 import { SignalError } from '../src/errors.js';
 import { Interrupt } from '../src/interrupt.js';
 import { reportOf } from '../src/output/report.js';
-import { differing, found, ordered, RUN_COLUMNS } from '../src/page/index/runs-rows.js';
 import type { RunRow, RunsMessages } from '../src/page/page-data.js';
+import { differing, found, ordered, RUN_COLUMNS } from '../src/page/runs-rows.js';
 import { unpackSteps } from '../src/page/step-table.js';
 import { addLines, BEGUN_MS, madeLine, makeRun } from './support/made-runs.js';
 

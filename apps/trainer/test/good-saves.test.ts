@@ -2,10 +2,11 @@
 // makes weights that are infinite in one step, whose loss only the step after it knows.
 
 import { existsSync, mkdtempSync, readdirSync, renameSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { DivergedError } from '../src/errors.js';
+import type { RankEvent } from '../src/rank/events.js';
 import { runCli } from './support/run-cli.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';
 
@@ -20,14 +21,19 @@ describe('a run that diverges', () => {
   const flags = () => `${tiny} --strategy fsdp --ranks 2 --save-every 1 --keep 1 --out ${out()}`;
 
   it('sets its bad saves aside, though the good one is not among the newest that are kept', async () => {
-    await runLine(`${flags()} --steps 3`);
+    const gone: string[] = [];
+    const onEvent = (event: RankEvent) =>
+      void (event.type === 'saveGone' && gone.push(basename(event.save.directory)));
+    await runLine(`${flags()} --steps 3`, { onEvent });
+    expect(gone).toEqual(['step-000001', 'step-000002']);
     expect(savesIn(out())).toEqual(['step-000003']);
-    const ended = runLine(`${flags()} --steps 9 --resume auto ${BREAKS}`);
+    const ended = runLine(`${flags()} --steps 9 --resume auto ${BREAKS}`, { onEvent });
     await expect(ended).rejects.toThrow(DivergedError);
     await expect(ended).rejects.toThrow(
       /not a number at step 5: .*step-000004 was not good and is kept as \S+step-000004\.aside\. The last good save is \S+step-000003: convert --from/,
     );
     expect(savesIn(out())).toEqual(['step-000003', 'step-000004.aside']);
+    expect(gone).toEqual(['step-000001', 'step-000002', 'step-000004']);
   });
 
   it('a run that was killed before it diverged sets aside the save that it went on from, too', async () => {

@@ -6,7 +6,7 @@ import type { EventRecord, RunRecord } from './run-records.js';
 
 type RankRecord = Extract<RunRecord, { readonly type: 'rank' }>;
 
-/** Of samples, and of warnings, a run that goes on for weeks keeps at most so many. */
+/** The most samples, and the most warnings, that a run keeps which goes on for weeks. */
 const MOST_TEXTS = 500;
 
 /** Records of a type that are kept evenly spread: each `stride`th one, and the newest. */

@@ -1,5 +1,5 @@
-// Keeps the drawn shape of many steps in few lines. Steps are cut into buckets of a power of two, of
-// which each keeps its ends and extremes, so that thinning again keeps what thinning at once would:
+// Keeps the drawn shape of many steps in few lines. Steps are cut into buckets of a power of two,
+// of which each keeps its ends and extremes, so that thinning again keeps what thinning at once does:
 // 0..7 and 8..15 are the halves of 0..15, and the extremes of halves hold those of the whole.
 
 import type { StepLine } from '../output/run-records.js';
@@ -18,8 +18,8 @@ const SERIES_SHARE = 0.3 / (2 * SERIES.length);
 const EVALUATED_SHARE = 0.1;
 
 /**
- * Of lines in the order of steps, those that show what all of them do: at most seven tenths of
- * `most`, where there are more than `most`; else all of them.
+ * Picks of lines, in the order of steps, those that show what all of them do: at most seven tenths
+ * of `most`, where there are more than `most`; else all of them.
  */
 export function thinSteps(lines: readonly StepLine[], most = MOST_LINES): readonly StepLine[] {
   if (lines.length <= most) {
@@ -89,7 +89,7 @@ function keepAll(kept: Set<StepLine>, lines: readonly StepLine[]): void {
   }
 }
 
-/** Cuts lines into at most `most` buckets of steps, and at least half as many, if steps are dense. */
+/** Cuts lines into at most `most` buckets of steps, and where steps are dense into half as many. */
 function* bucketsOf(lines: readonly StepLine[], most: number): Generator<readonly StepLine[]> {
   const span = lines.at(-1)!.step + 1;
   const size = 2 ** Math.max(0, Math.ceil(Math.log2(span / Math.floor(most))));

@@ -1,4 +1,4 @@
-// How a run is, seen from outside: whether somebody is at work on it, where its records have no end.
+// How a run is, seen from outside: whether somebody is at work on it, if its records have no end.
 
 import { hasOwner, nodeFiles } from '@shardweave/shard-store/node';
 import type { RunEndKind } from '../output/run-records.js';

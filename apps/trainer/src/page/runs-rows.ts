@@ -1,7 +1,7 @@
 // What the table of runs shows: which settings differ, in which order runs stand, and which of them
 // a text finds.
 
-import type { RunRow, Setting } from '../page-data.js';
+import type { RunRow, Setting } from './page-data.js';
 
 /** A column of the table; a setting's is called by the name of its flag. */
 export interface RunColumn {
@@ -28,7 +28,7 @@ export const RUN_COLUMNS: readonly RunColumn[] = [
   { key: 'atMs', title: 'Last heard', read: ({ atMs }) => atMs },
 ];
 
-/** The columns of the settings that differ between runs; one without a config.yaml counts nowhere. */
+/** The columns of the settings that differ between runs; one without a config.yaml has no say. */
 export function differing(rows: readonly RunRow[]): RunColumn[] {
   const known = rows.map(({ settings }) => settings).filter((all) => Object.keys(all).length > 0);
   const names = [...new Set(known.flatMap((settings) => Object.keys(settings)))];

@@ -1,11 +1,10 @@
-// The table of all runs: sorted by the buttons in its head, filtered by a text, and chosen from by a
-// box in each row.
+// The table of all runs: sorted by the buttons in its head, filtered by a text, and chosen from by
+// a box in each row.
 
-import { formatBytes, formatCount } from '../../format.js';
-import { card, dataElement, element, swatch } from '../element.js';
-import { MOST_CHOSEN, type RunRow } from '../page-data.js';
-import { NUM_RUN_COLORS } from '../palette.js';
-import { agoText } from '../times.js';
+import { formatBytes, formatCount } from '../format.js';
+import { card, dataElement, element, swatch } from './element.js';
+import { MOST_CHOSEN, type RunRow } from './page-data.js';
+import { NUM_RUN_COLORS } from './palette.js';
 import {
   differing,
   found,
@@ -14,6 +13,7 @@ import {
   type RunColumn,
   type RunOrder,
 } from './runs-rows.js';
+import { agoText } from './times.js';
 
 export interface RunsTableOptions {
   /** The address of a run's own page. */

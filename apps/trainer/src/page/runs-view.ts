@@ -1,10 +1,10 @@
 // The page of all runs under a folder: their table, and below it those that are chosen; or, at its
 // own address, one of them alone.
 
-import { element } from '../element.js';
-import type { RunRow, RunsMessages } from '../page-data.js';
-import { RunModel } from '../run-model.js';
-import { RunPage } from '../run-page.js';
+import { element } from './element.js';
+import type { RunRow, RunsMessages } from './page-data.js';
+import { RunModel } from './run-model.js';
+import { RunPage } from './run-page.js';
 import { RunsTable } from './runs-table.js';
 
 export interface RunsViewOptions {
@@ -151,6 +151,7 @@ export class RunsView {
 
   #hashOf(asked: Readonly<Record<string, string>>): string {
     const { token } = this.#options;
-    return `#${new URLSearchParams({ token, ...asked })}`;
+    const pairs = [['token', token], ...Object.entries(asked)];
+    return `#${new URLSearchParams(pairs)}`;
   }
 }
