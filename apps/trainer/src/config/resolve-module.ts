@@ -1,5 +1,5 @@
-// What --model FILE.mjs means for a run: what has to be known of the module, and which flags are for
-// our own models alone.
+// What --model FILE.mjs means for a run: what has to be known of the module, and which flags are
+// for our own models alone.
 
 import { resolve } from 'node:path';
 import { UsageError } from '../errors.js';
