@@ -70,6 +70,7 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   task: ['', `--task classify --data ${TEXT}`, 'lm', 'classify'],
   pooling: [`${EMBED} --pooling cls`, `${EMBED} --pooling mean`, 'cls', 'mean'],
   temperature: [EMBED, `${EMBED} --temperature 0.5`, '0.05', '0.5'],
+  symmetric: [EMBED, `${EMBED} --symmetric`, 'false', 'true'],
   negatives: [EMBED, `${EMBED} --negatives 5`, '7', '5'],
   chunkSize: [EMBED, `${EMBED} --chunk-size 5`],
   matryoshkaDims: [EMBED, `${EMBED} --matryoshka-dims 8,4`, 'none', '[8,4]'],
@@ -161,7 +162,7 @@ describe('at a resume', () => {
         'trainOnPrompt',
         'order',
       ],
-      ...['pooling', 'temperature', 'negatives', 'matryoshkaDims'],
+      ...['pooling', 'temperature', 'symmetric', 'negatives', 'matryoshkaDims'],
       ...[
         'loraRank',
         'loraAlpha',
@@ -242,12 +243,13 @@ const REFUSED: readonly (readonly [name: keyof Flags, line: string, says: string
       ['pooling', 'cls'],
       ['temperature', '0.5'],
       ['chunkSize', '5'],
+      ['symmetric', ''],
       ['matryoshkaDims', '8'],
     ] as const
   ).map(([name, value]) => {
     const flag = `--${keyOf(name)}`;
     const says = `is for --task embed, got --task lm. Use --task embed, or leave ${flag} out.`;
-    return [name, `${flag} ${value}`, says] as const;
+    return [name, `${flag} ${value}`.trim(), says] as const;
   }),
   ['negatives', '--negatives 5', 'is for --task embed or rerank, got --task lm.'],
   [

@@ -45,6 +45,7 @@ describe('the flags of train', () => {
       '--order <shuffle|sequential>',
       '--pooling <mean|cls|last>',
       '--temperature <X>',
+      '--symmetric',
       '--negatives <N>',
       '--chunk-size <N>',
       '--matryoshka-dims <LIST>',

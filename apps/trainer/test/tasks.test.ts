@@ -123,6 +123,12 @@ describe('the first loss', () => {
       return logSumExp(scores) - scores[own]!;
     });
     expect(await first('pairs', ' --temperature 0.02')).toBeCloseTo(mean(losses), 4);
+    const back = positives.map((positive, own) => {
+      const scores = queries.map((row) => cosine(positive, row) / 0.02);
+      return logSumExp(scores) - scores[own]!;
+    });
+    const both = (mean(losses) + mean(back)) / 2;
+    expect(await first('pairs', ' --temperature 0.02 --symmetric')).toBeCloseTo(both, 4);
   });
 
   it('scores are compared with cosines, by squared errors', async () => {

@@ -46,6 +46,7 @@ export interface TaskEvaluation extends Figures {
 /** The loss of pairs as train has it without flags, so that losses can be compared. */
 const LOSS_OF_PAIRS = {
   temperature: FLAGS.temperature.value,
+  symmetric: FLAGS.symmetric.value,
   chunkSize: FLAGS.chunkSize.value,
   negatives: FLAGS.negatives.value,
   matryoshkaDims: undefined,

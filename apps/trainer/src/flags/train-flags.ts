@@ -261,6 +261,10 @@ export const GROUPS = {
       '--temperature <X>',
       'what cosines are divided by in the loss of pairs',
     ]),
+    symmetric: fixed('embedding')(onOff, false, [
+      '--symmetric',
+      'learn for each document which query is its own, too, as for questions that look alike',
+    ]),
     negatives: fixed('ranking')(whole(0), 7, [
       '--negatives <N>',
       'at most so many of the negatives of a line, drawn anew in each epoch',

@@ -177,10 +177,10 @@ function taskText(config: RunConfig, head: EmbedHead | ClassHead): string {
       : `classify: ${labels.length} label${labels.length === 1 ? '' : 's'}${several}, ${labels.slice(0, 8).join(', ')}${labels.length > 8 ? ' and so on' : ''}`;
   }
   const { pooling, normalize, prompts = {} } = head;
-  const { temperature, matryoshkaDims, chunkSize } = config;
+  const { temperature, symmetric, matryoshkaDims, chunkSize } = config;
   const named = Object.entries(prompts).filter(([, text]) => text !== '');
   const parts = [
-    `embed: ${pooling} pooling${normalize ? ' to length 1' : ''}, temperature ${temperature}`,
+    `embed: ${pooling} pooling${normalize ? ' to length 1' : ''}, temperature ${temperature}${symmetric ? ', both ways' : ''}`,
     matryoshkaDims && `also by the first ${matryoshkaDims.join(', ')} numbers`,
     `${chunkSize} texts at once`,
     ...named.map(([name, text]) => `${name} texts begin with ${JSON.stringify(text)}`),

@@ -17,7 +17,7 @@ import { backwardOf, type ObjectiveOptions } from './language.js';
 import type { BackwardOptions, Objective } from './objective.js';
 
 export interface PairOptions extends ObjectiveOptions {
-  readonly config: Pick<RunConfig, 'temperature' | 'chunkSize' | 'matryoshkaDims' | 'seq'>;
+  readonly config: Pick<RunConfig, 'temperature' | 'symmetric' | 'chunkSize' | 'matryoshkaDims' | 'seq'>;
   /** The group that reduces gradients gathers embeddings before them. */
   readonly groups: { readonly reduce: ProcessGroup };
 }
@@ -97,8 +97,8 @@ export class PairObjective implements Objective<ExampleBatch> {
   }
 
   #lossOptions() {
-    const { temperature, matryoshkaDims } = this.#options.config;
-    return { temperature, ...(matryoshkaDims && { matryoshkaDims }) };
+    const { temperature, symmetric, matryoshkaDims } = this.#options.config;
+    return { temperature, symmetric, ...(matryoshkaDims && { matryoshkaDims }) };
   }
 }
 
