@@ -1,5 +1,5 @@
-// What --model FILE.mjs means for a run: what has to be known of the module, and which flags are for
-// our own models alone.
+// What --model FILE.mjs means for a run: what has to be known of the module, and which flags are
+// for our own models alone.
 
 import { resolve } from 'node:path';
 import { UsageError } from '../errors.js';
@@ -39,6 +39,11 @@ export async function resolveModule(flags: Flags, model: ModuleSource): Promise<
   if (idle !== undefined) {
     throw new UsageError(
       `--${keyOf(idle)}: the module of ${model.path} has rows of its own. Leave it out, or have create return no rows.`,
+    );
+  }
+  if (flags.strategy === 'offload' && !module.isSequential) {
+    throw new UsageError(
+      `--strategy offload: expected the module of ${model.path} to be a Sequential, whose layers are sliced, got another one. Make it one, or use --strategy fsdp.`,
     );
   }
   return module;

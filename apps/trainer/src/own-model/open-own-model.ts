@@ -6,7 +6,7 @@ import * as nn from '@shardweave/nn';
 import * as tensor from '@shardweave/tensor-core';
 import { shown } from '@shardweave/tensor-core/options';
 import { COMPUTE_DTYPES, type ModuleSource, type RunConfig } from '../run-config.js';
-import type { ModuleConfig, TrainedConfig } from '../task/text-config.js';
+import type { ModuleConfig } from '../task/text-config.js';
 import type { OwnModel, OwnModelFile, OwnRows } from './own-model.js';
 import { inTheirCode, mistakeIn } from './their-code.js';
 
@@ -49,13 +49,21 @@ export async function describeOwnModel(
   given: Pick<ModuleConfig, 'seq' | 'vocab_size'> & Pick<OwnChoice, 'precision' | 'seed'>,
 ): Promise<ModuleConfig> {
   const { seq, vocab_size, precision, seed } = given;
-  const asked = { model_type: 'module', seq, vocab_size, parameters: 0, blocks: 0 } as const;
+  const asked = {
+    model_type: 'module',
+    seq,
+    vocab_size,
+    parameters: 0,
+    blocks: 0,
+    isSequential: true,
+  } as const;
   return await onDryDevice({ model, modelConfig: asked, precision, seed }, (own) => {
     const { module, rows, validRows } = own;
     return {
       ...asked,
       parameters: module.parameters().reduce((sum, { size }) => sum + size, 0),
       blocks: ownBlocks(module).length,
+      isSequential: module instanceof nn.Sequential,
       rows: rows && { train: rows.count, valid: validRows?.count },
     };
   });
