@@ -31,7 +31,7 @@ describe('the flags of train', () => {
       '--offload-dir <DIR>',
       '--fresh',
       '--task <lm|embed|classify|rerank>',
-      '--model <PRESET|DIR|GGUF|ORG/NAME>',
+      '--model <PRESET|DIR|GGUF|ORG/NAME|FILE.mjs>',
       '--init-from <DIR>',
       '--dropout <P>',
       '--tokenizer <model|byte|gpt2>',

@@ -11,6 +11,7 @@ import { buildCommand } from './support/build-command.js';
 import { expectExactResume, WAYS } from './support/expect-exact-resume.js';
 import { endOf, expectSameEnd, LIFE, lifeFlags } from './support/expect-same-end.js';
 import { runCli } from './support/run-cli.js';
+import { ROOT } from './support/run-flags.js';
 import { runLine, tinyFlags, told } from './support/tiny-run.js';
 
 // Each test starts several processes, one after the other.
@@ -29,6 +30,22 @@ describe('a run that is killed goes on bit for bit', () => {
     const step = 3 + i;
     const at = i % 2 === 0 ? { savingFrom: step, numFiles: i % 3 } : { step };
     await expectExactResume(script, way, [at]);
+  });
+
+  // The second one runs among the long tests.
+  const isLong = process.env.SHARDWEAVE_LONG === '1';
+  const own = [
+    ['two-moons.mjs', '--strategy offload --slices 2', ''],
+    [
+      'state-space.mjs',
+      '--strategy ddp --ranks 2',
+      '--seq 8 --data tooling/reference/data/tiny/text.txt',
+    ],
+  ] as const;
+  it.each(isLong ? own : own.slice(0, 1))('the module %s by %s', async (name, way, data) => {
+    const model = `--model ${ROOT}examples/${name} --device cpu --threads 1 --batch 6`;
+    const line = `${model} ${data.replace('tooling', `${ROOT}tooling`)}`.trim();
+    await expectExactResume(script, way, [{ step: 3 }], () => line);
   });
 });
 

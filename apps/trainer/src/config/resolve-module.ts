@@ -41,6 +41,11 @@ export async function resolveModule(flags: Flags, model: ModuleSource): Promise<
       `--${keyOf(idle)}: the module of ${model.path} has rows of its own. Leave it out, or have create return no rows.`,
     );
   }
+  if (flags.strategy === 'offload' && !module.isSequential) {
+    throw new UsageError(
+      `--strategy offload: expected the module of ${model.path} to be a Sequential, whose layers are sliced, got another one. Make it one, or use --strategy fsdp.`,
+    );
+  }
   return module;
 }
 

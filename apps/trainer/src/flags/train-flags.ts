@@ -207,8 +207,8 @@ export const GROUPS = {
       'what is learnt: to write text; to embed it, by pairs; to label it; or to rank documents for a query',
     ]),
     model: fixed('all')(file, DEFAULT_PRESET, [
-      '--model <PRESET|DIR|GGUF|ORG/NAME>',
-      'a preset, a model directory of the Hugging Face layout, a GGUF file (of several the first), or a model of the Hub, which @revision may follow, and of GGUF files :TYPE or :FILE',
+      '--model <PRESET|DIR|GGUF|ORG/NAME|FILE.mjs>',
+      'a preset, a model directory of the Hugging Face layout, a GGUF file (of several the first), a model of the Hub, which @revision may follow, and of GGUF files :TYPE or :FILE, or a module of yours that exports create',
     ]),
     initFrom: told('all')(file, undefined, [
       '--init-from <DIR>',

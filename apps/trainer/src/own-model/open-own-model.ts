@@ -49,13 +49,21 @@ export async function describeOwnModel(
   given: Pick<ModuleConfig, 'seq' | 'vocab_size'> & Pick<OwnChoice, 'precision' | 'seed'>,
 ): Promise<ModuleConfig> {
   const { seq, vocab_size, precision, seed } = given;
-  const asked = { model_type: 'module', seq, vocab_size, parameters: 0, blocks: 0 } as const;
+  const asked = {
+    model_type: 'module',
+    seq,
+    vocab_size,
+    parameters: 0,
+    blocks: 0,
+    isSequential: true,
+  } as const;
   return await onDryDevice({ model, modelConfig: asked, precision, seed }, (own) => {
     const { module, rows, validRows } = own;
     return {
       ...asked,
       parameters: module.parameters().reduce((sum, { size }) => sum + size, 0),
       blocks: ownBlocks(module).length,
+      isSequential: module instanceof nn.Sequential,
       rows: rows && { train: rows.count, valid: validRows?.count },
     };
   });

@@ -1,6 +1,7 @@
 // Runs what people have written. What it throws is theirs to mend, so it is told with the lines of
 // their files; what others throw through it is not.
 
+import { spawnSync } from 'node:child_process';
 import { dirname } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { CollectiveError, PeerFailedError } from '@shardweave/collectives';
@@ -52,17 +53,22 @@ function isOfOthers(error: unknown, { hasStores = false }: TheirPart): boolean {
 /** The lines of a stack that lie beside their file, or else the first ones. */
 function stackIn(path: string, error: unknown): string {
   const lines = String((error as Error | null)?.stack ?? '').split('\n');
-  const places = lines.filter((line) => /^\s+at /.test(line));
+  const places = lines.filter((line) => /^\s+at /.test(line) && !/node:internal/.test(line));
   const folders = [dirname(path), pathToFileURL(dirname(path)).href];
   const own = places.filter(
     (line) => folders.some((folder) => line.includes(folder)) && !line.includes('/node_modules/'),
   );
-  // A text that can't be read has its place before its stack.
-  const [first = ''] = lines;
-  const place = first.startsWith('file:') ? [`    at ${first}`] : [];
   const shown = own.length > 0 ? own : places;
+  const place = error instanceof SyntaxError && own.length === 0 ? syntaxPlace(path) : [];
   return [...place, ...shown]
     .slice(0, MOST_LINES)
     .map((line) => `\n${line.replace(/\?text=[0-9a-f]+/, '')}`)
     .join('');
+}
+
+/** The place of a mistake that keeps a text from being read, which no stack has. */
+function syntaxPlace(path: string): string[] {
+  const { stderr } = spawnSync(process.execPath, ['--check', path], { encoding: 'utf8' });
+  const [place, ...text] = stderr.split('\n');
+  return place!.includes(path) ? [`    at ${place}`, ...text.slice(0, 2)] : [];
 }

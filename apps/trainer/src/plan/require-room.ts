@@ -32,6 +32,10 @@ export type Trial =
 /** Runs dry, and tells what makes the run impossible. */
 export async function tryRun(config: RunConfig, options: TryOptions): Promise<Trial> {
   const { rank, model, room, isBrief = false, isTimed = false } = options;
+  const { modelConfig, strategy } = config;
+  if (strategy === 'offload' && 'isSequential' in modelConfig && !modelConfig.isSequential) {
+    return { run: undefined, complaint: 'a module that is no Sequential has no layers to slice' };
+  }
   const { deviceBytes = Number.POSITIVE_INFINITY, hostBytes, ranksHere } = room;
   const limits = { deviceBytes, hostBytes: hostBytes / ranksHere };
   try {

@@ -75,7 +75,9 @@ export interface From extends Progress {
 }
 
 export interface TrainLoopOptions {
-  readonly config: RateConfig & Pick<RunConfig, 'batch' | 'seq' | 'evalEvery' | 'patience'>;
+  readonly config: RateConfig &
+    Pick<RunConfig, 'batch' | 'seq' | 'evalEvery' | 'patience'> &
+    Partial<Pick<RunConfig, 'model'>>;
   readonly runner: StepRunner;
   /** Where the run goes on. Default: at the first step, with nothing evaluated. */
   readonly from?: From | undefined;
@@ -115,7 +117,7 @@ export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
     }
     if (!Number.isFinite(loss) && !skipped) {
       options.onStep(metrics, resources);
-      throw divergedAt(step + 1, loss);
+      throw divergedAt(step + 1, loss, config);
     }
     const isEnd = step + 1 === config.steps;
     const isTimeOver = !isEnd && (await runner.isTimeOver?.()) === true;
@@ -171,8 +173,17 @@ async function timedStep(
 }
 
 /** An infinite loss ends a run as NaN does: beyond the largest f32, no step leads back. */
-function divergedAt(step: number, loss: number): DivergedError {
+function divergedAt(
+  step: number,
+  loss: number,
+  { model }: Partial<Pick<RunConfig, 'model'>>,
+): DivergedError {
   const what = Number.isNaN(loss) ? 'not a number' : 'infinite';
+  if (step === 1 && model?.kind === 'module') {
+    return new DivergedError(
+      `--model ${model.path}: the sum of its losses is ${what} at step 1, before any weight has changed. Look at what loss computes of the first rows, or for what --precision is too narrow.`,
+    );
+  }
   if (step === 1) {
     return new DivergedError(
       `The loss is ${what} at step 1, before any weight has changed: the model's own weights are damaged, or --precision is too narrow for them.`,

@@ -2,7 +2,7 @@
 
 import type { Save } from '@shardweave/checkpoint';
 import type { LazyTensor, WeightsDType } from '@shardweave/nn';
-import { cpuInfo, createDryBackend, Device } from '@shardweave/tensor-core';
+import { byteSize, cpuInfo, createDryBackend, Device, type DType } from '@shardweave/tensor-core';
 import { UsageError } from '../errors.js';
 import type { ModelChoice } from '../rank/strategies/model-choice.js';
 import { deferredModel, trainedParameters } from '../rank/strategies/model-parts.js';
@@ -22,9 +22,12 @@ export async function savedState(
   },
 ): Promise<Map<string, LazyTensor>> {
   const { config, dtype, signal } = options;
-  const specs = (await parameterShapes(config)).map(([name, shape]) => {
-    return { kind: 'parameter', name, dtype, shape } as const;
+  const parameters = (await parameterShapes(config)).map(([name, shape]): Wanted => {
+    return { kind: 'parameter', name, dtype, shape };
   });
+  // Our own models have no buffers; those of a module may be of any name.
+  const buffers = [...save.tensors.values()].filter(({ kind }) => kind === 'buffer') as Wanted[];
+  const specs = [...parameters, ...buffers];
   save.checkFit(specs, { ignores: ({ kind }) => kind === 'state' });
   return new Map(
     specs.map((spec) => {
@@ -32,7 +35,7 @@ export async function savedState(
         signal?.throwIfAborted();
         return readTensor(save, spec);
       };
-      return [spec.name, { dtype, shape: spec.shape, read }];
+      return [spec.name, { dtype: spec.dtype, shape: spec.shape, read }];
     }),
   );
 }
@@ -53,15 +56,15 @@ export async function parameterShapes(config: ModelChoice): Promise<[string, rea
 }
 
 interface Wanted {
-  readonly kind: 'parameter';
+  readonly kind: 'parameter' | 'buffer';
   readonly name: string;
-  readonly dtype: WeightsDType;
+  readonly dtype: DType;
   readonly shape: readonly number[];
 }
 
 async function readTensor(save: Save, spec: Wanted): Promise<Uint8Array> {
   const { name, dtype, shape } = spec;
-  const elementBytes = dtype === 'f32' ? 4 : 2;
+  const elementBytes = byteSize(dtype);
   const size = shape.reduce((product, dim) => product * dim, 1);
   const data = new Uint8Array(size * elementBytes);
   await save.fill([

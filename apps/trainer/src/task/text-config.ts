@@ -14,6 +14,8 @@ export interface ModuleConfig {
   readonly seq: number;
   readonly parameters: number;
   readonly blocks: number;
+  /** Whether it has layers that can be sliced, as --strategy offload does. */
+  readonly isSequential: boolean;
   /** The number of rows that the module has itself; absent where it takes those of --data. */
   readonly rows?: { readonly train: number; readonly valid: number | undefined } | undefined;
 }

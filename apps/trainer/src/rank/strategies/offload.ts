@@ -1,12 +1,10 @@
 // The model at rest off the device of its one rank, in host memory or on disk. Weights never come
 // to the device as a whole, neither from a file nor on their way into one.
 
-import { Sequential } from '@shardweave/nn';
+import type { Sequential } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
 import { OffloadModel } from '@shardweave/offload';
 import type { ShardStore } from '@shardweave/shard-store';
-import { UsageError } from '../../errors.js';
-import type { OpenedOwnModel } from '../../own-model/open-own-model.js';
 import { COMPUTE_DTYPES, type RunConfig } from '../../run-config.js';
 import { adamW, bytesOf, loadWeights, restingBody, trainedParameters } from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
@@ -20,7 +18,7 @@ export function openOffload(options: StrategyOptions): Promise<Strategy> {
 }
 
 async function openAtRest({ device, config, own }: StrategyOptions, rest: Rest): Promise<Strategy> {
-  const body = own === undefined ? await restingBody(device, config) : sequentialOf(own);
+  const body = own === undefined ? await restingBody(device, config) : (own.module as Sequential);
   const { store } = rest;
   const offload = new OffloadModel(body, offloadOptions(config, store));
   const model = withHead(offload, config);
@@ -48,16 +46,6 @@ async function openAtRest({ device, config, own }: StrategyOptions, rest: Rest):
       await store.close();
     },
   };
-}
-
-/** @throws {UsageError} for a module that has no layers to slice */
-function sequentialOf({ module, path }: OpenedOwnModel): Sequential {
-  if (module instanceof Sequential) {
-    return module;
-  }
-  throw new UsageError(
-    `--strategy offload: expected the module of ${path} to be a Sequential, whose layers are sliced, got ${module.constructor.name}. Make it one, or use --strategy fsdp.`,
-  );
 }
 
 function offloadOptions(config: RunConfig, store: ShardStore) {
