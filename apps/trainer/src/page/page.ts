@@ -18,8 +18,8 @@ function start(): void {
   if (data === null) {
     startLive();
   } else {
-    const runs = data.runs.map(({ name, records }) => {
-      const run = new RunModel(name);
+    const runs = data.runs.map(({ name, records, isLive = false }) => {
+      const run = new RunModel(name, { isLive });
       for (const record of records) {
         run.add(record);
       }
