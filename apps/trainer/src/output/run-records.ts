@@ -27,6 +27,24 @@ export interface StepLine
   readonly groups?: Readonly<Record<string, LayerGroup>> | undefined;
   /** The time when the step had ended, in ms since the Unix epoch. */
   readonly atMs: number;
+  /** The tokens that the run has seen so far. */
+  readonly tokens?: number | undefined;
+  /** How often the run has taken its data so far, with its fraction. */
+  readonly epoch?: number | undefined;
+  /** The time of the evaluation after the step. */
+  readonly evalMs?: number | undefined;
+  /** The time for which the step waited for a save. */
+  readonly saveWaitMs?: number | undefined;
+  /** By layer group, such as `wte`, `h.0` or `ln_f`; on some steps only. */
+  readonly groups?: Readonly<Record<string, GroupFigures>> | undefined;
+}
+
+/** What a step did to a group of layers. */
+export interface GroupFigures {
+  readonly gradNorm: number;
+  readonly weightNorm: number;
+  /** The norm of the update over that of the weights. */
+  readonly updateRatio: number;
 }
 
 /** What is known of a group of layers after a step. */
@@ -68,6 +86,8 @@ export type EventRecord =
   | ({ readonly type: 'save'; readonly atMs: number } & SaveWritten)
   /** A save has made room for newer ones, or was set aside as one that is not good. */
   | ({ readonly type: 'saveGone'; readonly atMs: number } & SaveGone)
+  /** The work of a token, and the most that the devices of all ranks together were measured at. */
+  | { readonly type: 'compute'; readonly flopsPerToken: number; readonly peakFlops?: number }
   | { readonly type: 'warning'; readonly text: string }
   | {
       readonly type: 'rankEnd';

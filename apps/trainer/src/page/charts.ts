@@ -1,7 +1,9 @@
 // The plots over the steps: what each shows of a step, and how its numbers are written.
 
 import { formatBytes, formatCount, formatMs } from '../format.js';
-import type { StepLine } from '../output/run-records.js';
+import type { GroupFigures, StepLine } from '../output/run-records.js';
+import { NUM_RUN_COLORS, runDash } from './palette.js';
+import type { RunModel } from './run-model.js';
 
 export interface ChartSeries {
   readonly name: string;
@@ -9,8 +11,14 @@ export interface ChartSeries {
   value(line: StepLine): number | null;
   /** Whether points are joined over steps without a value, as for validation. */
   readonly isSparse?: boolean;
-  /** A color of the palette. Default: the run's own color. */
+  /** Whether its values have dots, too, so that they are seen above dense lines. */
+  readonly hasDots?: boolean;
+  /** A color of the palette, where there is one run. Default: the run's own color. */
   readonly color?: string;
+  /** The place between the first layer (0) and the last one (1), which gives the color. */
+  readonly depth?: number;
+  /** Its dashes, where there is one run. */
+  readonly dash?: readonly number[];
 }
 
 export interface Chart {
@@ -18,7 +26,9 @@ export interface Chart {
   readonly title: string;
   /** The unit of the numbers, after the title. */
   readonly unit: string;
-  readonly series: readonly ChartSeries[];
+  readonly series: readonly ChartSeries[] | ((run: RunModel) => readonly ChartSeries[]);
+  /** What is drawn of each run where there are several. Default: the same. */
+  readonly ofSeveral?: readonly ChartSeries[];
   /** A number as text, for the table and beside the plot. */
   format(value: number): string;
   /** A number as text for the axis, where `format` is too long. */
@@ -27,6 +37,10 @@ export interface Chart {
   readonly isStacked?: boolean;
   /** Whether noise hides the trend, so that smoothing helps. */
   readonly isNoisy?: boolean;
+  /** Whether the axis begins at zero, since the share matters and not the change. */
+  readonly isFromZero?: boolean;
+  /** Whether its axis is logarithmic until somebody changes that. */
+  readonly isLog?: boolean;
   readonly isBytes?: boolean;
   readonly note?: string;
 }
@@ -42,8 +56,20 @@ const digits = (value: number) => {
   return value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 4);
 };
 
+const exponent = (value: number) => (value === 0 ? '0' : value.toExponential(2));
+
+const shortExponent = (value: number) =>
+  value === 0 ? '0' : Number(value.toPrecision(3)).toExponential();
+
 /** The shortest text of at most four digits. */
 const short = (value: number) => String(Number(value.toPrecision(4)));
+
+const VALIDATION_DASH: readonly number[] = [6, 4];
+const EXPOSED: ChartSeries = {
+  name: 'exposed',
+  value: (line) => or(line.exposedMs),
+  color: 'exposed',
+};
 
 /** The two figures of each task that tell most. */
 const FIGURES: readonly (readonly [first: string, second?: string])[] = [
@@ -53,7 +79,7 @@ const FIGURES: readonly (readonly [first: string, second?: string])[] = [
 ];
 
 function figureSeries(name: string): ChartSeries {
-  return { name, value: ({ figures }) => or(figures?.[name]), isSparse: true };
+  return { name, value: ({ figures }) => or(figures?.[name]), isSparse: true, hasDots: true };
 }
 
 export const CHARTS: readonly Chart[] = [
@@ -67,7 +93,9 @@ export const CHARTS: readonly Chart[] = [
         name: 'validation',
         value: (line) => or(line.validLoss),
         isSparse: true,
+        hasDots: true,
         color: 'validation',
+        dash: VALIDATION_DASH,
       },
     ],
     format: digits,
@@ -81,7 +109,7 @@ export const CHARTS: readonly Chart[] = [
     series: [
       ...FIGURES.map(([name]) => figureSeries(name)),
       ...FIGURES.flatMap(([, second]) => second ?? []).map((name) => {
-        return { ...figureSeries(name), color: 'validation' };
+        return { ...figureSeries(name), color: 'validation', dash: VALIDATION_DASH };
       }),
     ],
     format: digits,
@@ -101,8 +129,8 @@ export const CHARTS: readonly Chart[] = [
     title: 'Learning rate',
     unit: '',
     series: [{ name: 'rate', value: (line) => line.lr }],
-    format: (value) => value.toExponential(2),
-    formatTick: (value) => (value === 0 ? '0' : value.toExponential(1)),
+    format: exponent,
+    formatTick: shortExponent,
   },
   {
     id: 'speed',
@@ -111,6 +139,7 @@ export const CHARTS: readonly Chart[] = [
     series: [{ name: 'tokens/s', value: (line) => line.tokensPerSecond }],
     format: formatCount,
     isNoisy: true,
+    isFromZero: true,
   },
   {
     id: 'communication',
@@ -123,10 +152,13 @@ export const CHARTS: readonly Chart[] = [
           collectiveMs == null || exposedMs == null ? null : collectiveMs - exposedMs,
         color: 'hidden',
       },
-      { name: 'exposed', value: (line) => or(line.exposedMs), color: 'exposed' },
+      EXPOSED,
     ],
+    ofSeveral: [EXPOSED],
     format: formatMs,
+    isNoisy: true,
     isStacked: true,
+    isFromZero: true,
     note: 'Hidden: collectives ran while the device computed. Exposed: it had nothing else to do.',
   },
   {
@@ -136,20 +168,85 @@ export const CHARTS: readonly Chart[] = [
     series: [{ name: 'sent', value: (line) => or(line.wireBytes) }],
     format: formatBytes,
     isBytes: true,
+    isFromZero: true,
+  },
+  {
+    id: 'beside',
+    title: 'Evaluation and saves',
+    unit: 'ms after a step',
+    series: [
+      { name: 'evaluation', value: (line) => or(line.evalMs), isSparse: true, hasDots: true },
+      {
+        name: 'waiting for a save',
+        value: (line) => or(line.saveWaitMs),
+        isSparse: true,
+        hasDots: true,
+        color: 'validation',
+        dash: VALIDATION_DASH,
+      },
+    ],
+    format: formatMs,
+    isFromZero: true,
+  },
+  {
+    id: 'group-norms',
+    title: 'Gradient norm by layer',
+    unit: 'before clipping',
+    series: groupSeries(({ gradNorm }) => gradNorm),
+    ofSeveral: [largestOf(({ gradNorm }) => gradNorm)],
+    format: digits,
+    formatTick: short,
+    isLog: true,
+  },
+  {
+    id: 'updates',
+    title: 'Update to weight',
+    unit: 'norm of a step over that of the weights, by layer',
+    series: groupSeries(({ updateRatio }) => updateRatio),
+    ofSeveral: [largestOf(({ updateRatio }) => updateRatio)],
+    format: exponent,
+    formatTick: shortExponent,
+    isLog: true,
+    note: 'About 1e-3 is usual. Far less hardly learns, far more is unstable.',
   },
 ];
 
-/** An exponential mean over about `steps` steps; a step without a value stays without. */
-export function smoothed(values: readonly (number | null)[], steps: number): (number | null)[] {
-  const keep = 1 - 1 / steps;
-  let mean = 0;
-  let weight = 0;
-  return values.map((value) => {
-    if (value === null) {
-      return null;
-    }
-    mean = keep * mean + (1 - keep) * value;
-    weight = keep * weight + (1 - keep);
-    return mean / weight;
-  });
+/** The series of a chart that are drawn of `run`, which is one of `numRuns`. */
+export function seriesOf(chart: Chart, run: RunModel, numRuns: number): readonly ChartSeries[] {
+  if (numRuns > 1 && chart.ofSeveral !== undefined) {
+    return chart.ofSeveral;
+  }
+  return typeof chart.series === 'function' ? chart.series(run) : chart.series;
+}
+
+/** A series a group of layers: numbered ones by their depth, others in colors of their own. */
+function groupSeries(figure: (group: GroupFigures) => number): (run: RunModel) => ChartSeries[] {
+  return ({ groups }) => {
+    const names = [...groups];
+    const layers = names.filter((name) => /\d+$/.test(name));
+    const others = names.filter((name) => !layers.includes(name));
+    return names.map((name) => {
+      const depth = layers.indexOf(name) / Math.max(1, layers.length - 1);
+      const other = others.indexOf(name) + 1;
+      return {
+        name,
+        value: (line) => {
+          const group = line.groups?.[name];
+          return group === undefined ? null : figure(group);
+        },
+        isSparse: true,
+        ...(other === 0
+          ? { depth }
+          : { color: `run-${other % NUM_RUN_COLORS}`, dash: runDash(other) }),
+      };
+    });
+  };
+}
+
+function largestOf(figure: (group: GroupFigures) => number): ChartSeries {
+  return {
+    name: 'largest',
+    value: ({ groups }) => (groups == null ? null : Math.max(...Object.values(groups).map(figure))),
+    isSparse: true,
+  };
 }

@@ -6,6 +6,9 @@ import { type Child, card, dataElement, element } from './element.js';
 import type { RunModel } from './run-model.js';
 import { tableOf, tableRow } from './table-view.js';
 
+/** With more runs than this their notes are closed. */
+const MOST_OPEN = 2;
+
 export class NotesView {
   readonly roots: readonly HTMLElement[];
   readonly #runs: readonly RunModel[];
@@ -18,17 +21,13 @@ export class NotesView {
 
   constructor(runs: readonly RunModel[]) {
     this.#runs = runs;
-    this.roots = [this.#classes, this.#warnings, this.#samples, this.#saves, this.#settings].map(
+    this.roots = [this.#warnings, this.#samples, this.#classes, this.#saves, this.#settings].map(
       ({ root }) => root,
     );
   }
 
   update(): void {
-    const version = this.#runs
-      .map(({ classes, samples, saves, warnings, header }) =>
-        [classes?.step, ...[samples, saves, warnings, header].map(({ length }) => length)].join(),
-      )
-      .join(';');
+    const version = this.#runs.map(({ notesVersion }) => notesVersion).join();
     if (version === this.#version) {
       return;
     }
@@ -45,21 +44,36 @@ export class NotesView {
     const all = this.#runs.flatMap((run): readonly Child[] => {
       const content = contentOf(run);
       const isNamed = this.#runs.length > 1 && content.length > 0;
-      return isNamed ? [element('h3', {}, [run.name]), ...content] : content;
+      return isNamed ? [this.#partOf(run, content)] : content;
     });
     root.hidden = all.length === 0;
     body.replaceChildren(...all);
   }
+
+  /** What a card has of a run, under its name, which opens it where many would be long. */
+  #partOf({ name }: RunModel, content: readonly HTMLElement[]): HTMLElement {
+    const summary = element('summary', {}, [name]);
+    return element('details', { open: this.#runs.length <= MOST_OPEN }, [summary, ...content]);
+  }
 }
 
-function samplesIn({ samples }: RunModel): HTMLElement[] {
+function samplesIn({ name, samples }: RunModel): HTMLElement[] {
   const figures = samples.map(({ step, prompt, text }) =>
     element('figure', { class: 'sample' }, [
       element('figcaption', {}, [`after step ${step}`]),
       element('blockquote', {}, [element('span', { class: 'prompt' }, [prompt]), text]),
     ]),
   );
-  return figures.reverse();
+  const label = `Samples of ${name}, the newest first`;
+  return figures.length === 0
+    ? []
+    : [
+        element(
+          'div',
+          { class: 'scroll samples', tabindex: 0, role: 'region', 'aria-label': label },
+          figures.reverse(),
+        ),
+      ];
 }
 
 /** The figures of each class, and how many of its texts were given which label. */

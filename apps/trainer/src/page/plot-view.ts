@@ -1,21 +1,23 @@
-// One plot over the steps with its legend, its values under the cursor and its table. Mouse: move,
-// drag to zoom, double click to see everything. Keyboard: arrows move, plus and minus zoom, 0 shows
-// everything.
+// One plot with its legend, its values under the cursor, its table, and what can be done with it.
+// Mouse: move, drag to zoom, double click to see everything. Keyboard: arrows move, plus and minus
+// zoom, 0 shows everything, L is the logarithmic axis, A all values and F the full size.
 
 import uPlot from 'uplot';
-import type { StepLine } from '../output/run-records.js';
-import { type Chart, type ChartSeries, smoothed } from './charts.js';
-import { card, dataElement, element, swatch } from './element.js';
+import { formatCount } from '../format.js';
+import type { Chart } from './charts.js';
+import { card, dataElement, element } from './element.js';
 import { type Palette, readPalette } from './palette.js';
-import { prefixOf, type RunModel } from './run-model.js';
+import { drawOptions } from './plot/draw-options.js';
+import { csvOf, download, fileName, pictureOf } from './plot/export.js';
+import { FullSize } from './plot/full-size.js';
+import { answerKey } from './plot/keyboard.js';
+import { type Drawn, drawnOf, type Layer, layersOf, lookOf, valueAt } from './plot/layers.js';
+import { Legend } from './plot/legend.js';
+import { placeText, type StepAxis, stepAxis } from './plot/x-axis.js';
+import type { RunModel } from './run-model.js';
 import { TableView } from './table-view.js';
 
-/** The steps that are shown, in order, with each run's line of the step. */
-export interface StepAxis {
-  readonly steps: readonly number[];
-  /** The lines by run, then in the order of `steps`. */
-  readonly lines: readonly (readonly (StepLine | undefined)[])[];
-}
+export { type StepAxis, stepAxis };
 
 export interface PlotSettings {
   readonly runs: readonly RunModel[];
@@ -25,34 +27,25 @@ export interface PlotSettings {
   readonly smoothing: () => number;
 }
 
-interface Drawn {
-  readonly run: number;
-  readonly series: ChartSeries;
-  readonly name: string;
-  readonly values: (number | null)[];
-}
-
-const HEIGHT = 220;
-const SYNC = 'steps';
-/** A sparse series of more points than this is drawn as a line without dots. */
-const MOST_POINTS = 60;
-/** The number of characters of #rrggbb, which an alpha value may follow. */
-const HEX = 7;
-/** Binary sizes, so that ticks are round in the units that are written. */
-const BYTE_STEPS = Array.from({ length: 50 }, (_, i) => 2 ** i);
-
 export class PlotView {
   readonly root: HTMLElement;
   readonly #chart: Chart;
   readonly #settings: PlotSettings;
   readonly #host: HTMLElement;
-  readonly #legend: HTMLElement;
-  readonly #readout: HTMLOutputElement;
+  readonly #legend = new Legend((name) => this.#toggle(name));
+  readonly #readout = element('output', { class: 'readout' });
+  readonly #outside = element('p', { class: 'outside' });
+  readonly #fullSize: FullSize;
   readonly #table: TableView;
+  readonly #observer: ResizeObserver;
+  readonly #hidden = new Set<string>();
+  readonly #log: HTMLButtonElement;
+  readonly #whole: HTMLButtonElement;
   #plot: uPlot | undefined;
+  #plotKind: StepAxis['kind'] | undefined;
   #drawn: readonly Drawn[] = [];
-  #axis: StepAxis = { steps: [], lines: [] };
-  #values: HTMLElement[] = [];
+  #layers: readonly Layer[] = [];
+  #axis: StepAxis = { kind: 'step', xs: [], lines: [] };
 
   constructor(chart: Chart, settings: PlotSettings) {
     this.#chart = chart;
@@ -61,18 +54,37 @@ export class PlotView {
       class: 'plot',
       tabindex: 0,
       role: 'group',
-      'aria-label': `${chart.title} over steps. Arrows move along the steps, plus and minus zoom, 0 shows all.`,
+      'aria-label': `${chart.title}. Arrows move along, plus and minus zoom, 0 shows all, L is the logarithmic axis, A all values, F full size.`,
     });
-    this.#legend = element('ul', { class: 'legend' });
-    this.#readout = element('output', { class: 'readout' });
     this.#table = new TableView(`${chart.title} by step`, () => this.#content());
+    const redraw = () => this.update(this.#axis, { isNew: true });
+    this.#log = toggleButton('Log', { isOn: chart.isLog === true, onChange: redraw });
+    this.#log.title = 'Logarithmic axis';
+    this.#log.hidden = this.#isStacked;
+    this.#whole = toggleButton('All values', { isOn: false, onChange: redraw });
+    this.#whole.title = 'A range with all values in it, spikes too';
+    const full = element('button', { type: 'button' });
+    const tools = element('div', { class: 'tools' }, [
+      this.#log,
+      this.#whole,
+      plainButton('CSV', () => this.#saveTable()),
+      plainButton('PNG', () => this.#savePicture()),
+      full,
+    ]);
     const note = chart.note === undefined ? [] : [element('p', { class: 'note' }, [chart.note])];
     this.root = card(chart.id, chart.title, {
       beside: [element('span', { class: 'unit' }, [chart.unit]), this.#readout],
-      below: [this.#legend, this.#host, ...note, this.#table.root],
+      below: [
+        this.#legend.root,
+        element('div', { class: 'drawing' }, [this.#host, this.#outside]),
+        ...note,
+        element('div', { class: 'foot' }, [this.#table.root, tools]),
+      ],
     });
+    this.#fullSize = new FullSize(this.root, full);
     this.#host.addEventListener('keydown', (event) => this.#onKey(event));
-    new ResizeObserver(() => this.#resize()).observe(this.#host);
+    this.#observer = new ResizeObserver(() => this.#resize());
+    this.#observer.observe(this.#host);
   }
 
   /**
@@ -80,17 +92,24 @@ export class PlotView {
    * @param isNew whether series or colors may differ from before
    */
   update(axis: StepAxis, { isNew }: { readonly isNew: boolean }): void {
+    const { runs, isShown } = this.#settings;
+    const isOther = isNew || axis.kind !== this.#axis.kind;
     this.#axis = axis;
-    this.#drawn = this.#collect(axis);
-    const data = this.#data();
-    this.root.hidden = !this.#drawn.some(({ values }) => values.some((value) => value !== null));
+    this.#drawn = drawnOf(this.#chart, runs, { axis, isShown });
+    this.root.hidden = !this.#drawn.some(({ values }) => values.some((value) => value != null));
     if (this.root.hidden) {
       return;
     }
-    if (this.#plot === undefined || isNew || this.#plot.series.length !== data.length) {
-      this.#plot?.destroy();
-      this.#plot = new uPlot(this.#options(readPalette()), data, this.#host);
-      this.#drawLegend();
+    this.#layers = layersOf(this.#drawn, {
+      isShown: (drawn) => !this.#hidden.has(drawn.name),
+      smoothing: this.#smoothing,
+      isStacked: this.#isStacked,
+      isLog: this.#isLog,
+      isWhole: isOn(this.#whole),
+    });
+    const data = [axis.xs, ...this.#layers.map(({ values }) => values)] as uPlot.AlignedData;
+    if (this.#plot === undefined || isOther || this.#plot.series.length !== data.length) {
+      this.#draw(data, { keepsZoom: axis.kind === this.#plotKind });
     } else {
       const isZoomed = this.#isZoomed;
       this.#plot.setData(data, !isZoomed);
@@ -102,158 +121,100 @@ export class PlotView {
     this.#table.update();
   }
 
-  #collect({ lines }: StepAxis): Drawn[] {
-    const { runs, isShown } = this.#settings;
-    const shown = [...runs.keys()].filter(isShown);
-    return shown.flatMap((run) =>
-      this.#chart.series.flatMap((series) => {
-        const values = lines[run]!.map((line) => (line === undefined ? null : series.value(line)));
-        const isMissing = values.every((value) => value === null);
-        const name = `${prefixOf(runs[run]!, runs)}${series.name}`;
-        return isMissing && series.isSparse ? [] : [{ run, series, name, values }];
-      }),
-    );
+  /** Leaves the page. */
+  dispose(): void {
+    this.#fullSize.close();
+    this.#observer.disconnect();
+    this.#plot?.destroy();
   }
 
-  /**
-   * The steps, then what is drawn for each series. A noisy one has a mean over some steps, with the
-   * values themselves behind it.
-   */
-  #data(): uPlot.AlignedData {
-    const { steps } = this.#axis;
-    const columns = this.#layers().map(({ drawn, isFaint, mean }, i, layers) => {
-      if (this.#chart.isStacked) {
-        // The areas of each run begin where those of its later series end.
-        const below = layers.slice(i).filter((layer) => layer.drawn.run === drawn.run);
-        return drawn.values.map((value, at) =>
-          value === null
-            ? null
-            : below.reduce((sum, layer) => sum + (layer.drawn.values[at] ?? 0), 0),
-        );
-      }
-      return isFaint || mean === 1 ? drawn.values : smoothed(drawn.values, mean);
-    });
-    return [steps as number[], ...columns];
+  get #isStacked(): boolean {
+    return this.#chart.isStacked === true && this.#settings.runs.length === 1;
   }
 
-  #layers(): { readonly drawn: Drawn; readonly isFaint: boolean; readonly mean: number }[] {
-    const mean = this.#chart.isNoisy ? this.#settings.smoothing() : 1;
-    return this.#drawn.flatMap((drawn) => {
-      const own = drawn.series.isSparse ? 1 : mean;
-      const line = { drawn, isFaint: false, mean: own };
-      return own === 1 ? [line] : [{ ...line, isFaint: true }, line];
-    });
+  get #isLog(): boolean {
+    return isOn(this.#log) && !this.#isStacked;
   }
 
-  #options(palette: Palette): uPlot.Options {
-    const { formatTick = this.#chart.format, isStacked, isBytes } = this.#chart;
-    const axis = {
-      stroke: palette.color('muted'),
-      grid: { stroke: palette.color('grid'), width: 1 },
-      ticks: { show: false },
-      font: '12px system-ui, sans-serif',
-    };
-    return {
-      width: this.#width,
-      height: HEIGHT,
-      legend: { show: false },
-      padding: [8, 18, 0, 0],
-      cursor: {
-        sync: { key: SYNC },
-        y: false,
-        points: { size: 7 },
-        drag: { x: true, y: false },
-      },
-      scales: {
-        x: { time: false },
-        y: isStacked || isBytes ? { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } : {},
-      },
-      axes: [
-        {
-          ...axis,
-          size: 30,
-          incrs: [1, 2, 5].flatMap((digit) => POWERS.map((power) => digit * power)).sort(byOrder),
-        },
-        {
-          ...axis,
-          size: 64,
-          values: (_, splits) => splits.map((value) => formatTick(value)),
-          ...(isBytes ? { incrs: BYTE_STEPS } : {}),
-        },
-      ],
-      series: [
-        {},
-        ...this.#layers().map(({ drawn, isFaint }) => this.#line(palette, drawn, isFaint)),
-      ],
-      hooks: { setCursor: [() => this.#showValues()] },
-    };
+  get #smoothing(): number {
+    return this.#chart.isNoisy ? this.#settings.smoothing() : 1;
   }
 
-  #line(palette: Palette, { run, series, name }: Drawn, isFaint: boolean): uPlot.Series {
-    const count = () =>
-      this.#drawn
-        .find((line) => line.name === name)!
-        .values.reduce<number>((sum, value) => sum + (value === null ? 0 : 1), 0);
-    const stroke = this.#colorOf(palette, run, series);
-    return {
-      stroke: isFaint ? `${stroke}55` : stroke,
-      width: isFaint ? 1 : 1.75,
-      spanGaps: series.isSparse === true,
-      points: {
-        show: () => count() <= (series.isSparse ? MOST_POINTS : 1),
-        size: 6,
-        fill: stroke,
-      },
-      ...(series.isSparse ? { dash: [6, 4] } : {}),
-      ...(this.#chart.isStacked ? { fill: `${stroke.slice(0, HEX)}66`, width: 1 } : {}),
-    };
-  }
-
-  #colorOf(palette: Palette, run: number, { color }: ChartSeries): string {
-    if (color !== undefined && this.#settings.runs.length === 1) {
-      return palette.color(color);
-    }
-    return `${palette.run(run)}${color === 'hidden' ? '66' : ''}`;
-  }
-
-  #drawLegend(): void {
+  /** Makes the plot anew; the part that is zoomed to stays. */
+  #draw(data: uPlot.AlignedData, { keepsZoom }: { readonly keepsZoom: boolean }): void {
+    const { runs } = this.#settings;
     const palette = readPalette();
-    this.#values = [];
-    this.#legend.replaceChildren(
-      ...this.#drawn.map(({ run, series, name }) => {
-        const color = this.#colorOf(palette, run, series);
-        const mark = swatch(color, series.isSparse ? 'swatch dashed' : 'swatch');
-        const value = element('span', { class: 'value' });
-        this.#values.push(value);
-        return element('li', {}, [mark, element('span', {}, [name]), value]);
-      }),
-    );
+    const look = (drawn: Drawn) => lookOf(drawn, palette, runs.length);
+    const zoomed = this.#plot && keepsZoom && this.#isZoomed ? this.#plot.scales.x! : undefined;
+    this.#plot?.destroy();
+    const options = drawOptions({
+      chart: this.#chart,
+      kind: this.#axis.kind,
+      layers: this.#layers,
+      looks: this.#layers.map(({ drawn }) => look(drawn)),
+      palette,
+      size: this.#size,
+      isStacked: this.#isStacked,
+      isLog: this.#isLog,
+      isWhole: isOn(this.#whole),
+      onCursor: () => this.#showValues(),
+      onOutside: (count) => this.#showOutside(count),
+    });
+    this.#plot = new uPlot(options, data, this.#host);
+    this.#plotKind = this.#axis.kind;
+    if (zoomed?.min != null && zoomed.max != null) {
+      this.#plot.setScale('x', { min: zoomed.min, max: zoomed.max });
+    }
+    this.#legend.update(this.#drawn, this.#drawn.map(look), ({ name }) => !this.#hidden.has(name));
   }
 
-  /** Shows the values of the step under the cursor, or of the last step that has one. */
+  /** Shows the values at the cursor, or the last ones. An evaluation holds until the next one. */
   #showValues(): void {
-    const { steps } = this.#axis;
+    const { xs, kind } = this.#axis;
     const at = this.#plot?.cursor.idx;
-    this.#readout.textContent = at == null || steps[at] === undefined ? '' : `step ${steps[at]}`;
-    for (const [i, { values }] of this.#drawn.entries()) {
-      const value = at == null ? values.findLast((earlier) => earlier !== null) : values[at];
-      const text = value == null ? '\u2013' : this.#chart.format(value);
-      this.#values[i]?.replaceChildren(dataElement(value, text));
+    const isAt = at != null && xs[at] !== undefined;
+    const mean = this.#smoothing > 1 ? [`mean over ${this.#smoothing} steps`] : [];
+    const place = isAt ? [placeText(kind, xs[at]!)] : [];
+    this.#readout.textContent = [...place, ...mean].join(' \u00b7 ');
+    const values = this.#drawn.map((drawn) => {
+      const own = this.#layers.find((layer) => layer.drawn === drawn && layer.kind !== 'faint');
+      const column = own?.own ?? drawn.values;
+      if (!isAt) {
+        return valueAt(column, xs.length - 1);
+      }
+      return drawn.series.isSparse ? valueAt(column, at) : (column[at] ?? undefined);
+    });
+    this.#legend.showValues(values, this.#chart.format);
+  }
+
+  #showOutside(count: number): void {
+    this.#outside.hidden = count === 0;
+    this.#outside.title = 'Values beside the range count as its edge in means.';
+    this.#outside.textContent = `${formatCount(count)} ${count === 1 ? 'value' : 'values'} outside`;
+  }
+
+  #toggle(name: string): void {
+    if (!this.#hidden.delete(name)) {
+      this.#hidden.add(name);
     }
+    this.update(this.#axis, { isNew: true });
   }
 
   #content() {
-    const { steps } = this.#axis;
-    const present = [...steps.keys()].filter((i) =>
-      this.#drawn.some(({ values }) => values[i] !== null),
+    const { xs, kind } = this.#axis;
+    const present = [...xs.keys()].filter((i) =>
+      this.#drawn.some(({ values }) => values[i] != null),
     );
     return {
-      columns: ['Step', ...this.#drawn.map(({ name }) => name)],
+      columns: [
+        { step: 'Step', tokens: 'Tokens', time: 'Time' }[kind],
+        ...this.#drawn.map(({ name }) => name),
+      ],
       numRows: present.length,
       row: (index: number) => {
         const i = present[present.length - 1 - index]!;
         return [
-          String(steps[i]),
+          kind === 'step' ? String(xs[i]) : placeText(kind, xs[i]!),
           ...this.#drawn.map(({ values }) =>
             dataElement(values[i], values[i] == null ? '' : this.#chart.format(values[i])),
           ),
@@ -262,13 +223,43 @@ export class PlotView {
     };
   }
 
-  get #width(): number {
-    return Math.max(160, this.#host.clientWidth);
+  get #names(): string[] {
+    const { runs } = this.#settings;
+    return [runs.length === 1 ? runs[0]!.name : `${runs.length} runs`, this.#chart.id];
+  }
+
+  #saveTable(): void {
+    const text = csvOf(this.#axis, this.#drawn);
+    download(fileName(this.#names, 'csv'), new Blob([text], { type: 'text/csv' }));
+  }
+
+  #savePicture(): void {
+    const palette = readPalette();
+    const { title, unit } = this.#chart;
+    const picture = pictureOf({
+      canvas: this.#plot!.ctx.canvas,
+      title,
+      unit,
+      entries: this.#drawn
+        .filter(({ name }) => !this.#hidden.has(name))
+        .map((drawn) => ({
+          name: drawn.name,
+          look: lookOf(drawn, palette, this.#settings.runs.length),
+        })),
+      colors: colorsOf(palette),
+    });
+    picture.toBlob((blob) => blob && download(fileName(this.#names, 'png'), blob), 'image/png');
+  }
+
+  get #size() {
+    const { clientWidth: width, clientHeight: height } = this.#host;
+    return { width: Math.max(160, width), height: Math.max(120, height) };
   }
 
   #resize(): void {
-    if (this.#plot !== undefined && this.#plot.width !== this.#width) {
-      this.#plot.setSize({ width: this.#width, height: HEIGHT });
+    const { width, height } = this.#size;
+    if (this.#plot !== undefined && (this.#plot.width !== width || this.#plot.height !== height)) {
+      this.#plot.setSize({ width, height });
     }
   }
 
@@ -279,73 +270,47 @@ export class PlotView {
   }
 
   #onKey(event: KeyboardEvent): void {
-    const plot = this.#plot;
-    const { steps } = this.#axis;
-    if (plot === undefined || steps.length === 0 || event.ctrlKey || event.metaKey) {
+    if (this.#plot === undefined || event.ctrlKey || event.metaKey || event.altKey) {
       return;
     }
-    const at = plot.cursor.idx ?? steps.length - 1;
-    const leap = Math.max(1, Math.round(steps.length / 10));
-    const targets: Readonly<Record<string, number>> = {
-      ArrowLeft: at - 1,
-      ArrowRight: at + 1,
-      PageDown: at - leap,
-      PageUp: at + leap,
-      Home: 0,
-      End: steps.length - 1,
-    };
-    const target = targets[event.key];
-    if (target !== undefined) {
-      this.#moveTo(plot, Math.min(steps.length - 1, Math.max(0, target)));
-    } else if (event.key === '0' || event.key === 'Escape') {
-      plot.setScale('x', { min: steps[0]!, max: steps.at(-1)! });
-    } else if (event.key === '+' || event.key === '=' || event.key === '-') {
-      zoom(plot, { around: steps[at]!, factor: event.key === '-' ? 2 : 0.5, steps });
-    } else {
+    const button = { l: this.#log, a: this.#whole }[event.key.toLowerCase()];
+    if (button !== undefined) {
+      button.click();
+    } else if (event.key.toLowerCase() === 'f') {
+      this.#fullSize.toggle();
+    } else if (!answerKey(this.#plot, this.#axis.xs, event.key)) {
       return;
     }
     event.preventDefault();
   }
-
-  #moveTo(plot: uPlot, index: number): void {
-    const step = this.#axis.steps[index]!;
-    const { min, max } = plot.scales.x!;
-    if (min == null || max == null || step < min || step > max) {
-      plot.setScale('x', { min: this.#axis.steps[0]!, max: this.#axis.steps.at(-1)! });
-    }
-    plot.setCursor({ left: plot.valToPos(step, 'x'), top: HEIGHT / 2 });
-  }
 }
 
-const POWERS = Array.from({ length: 9 }, (_, i) => 10 ** i);
-const byOrder = (a: number, b: number) => a - b;
-
-function zoom(
-  plot: uPlot,
-  { around, factor, steps }: { around: number; factor: number; steps: readonly number[] },
-): void {
-  const { min, max } = plot.scales.x!;
-  const half = (((max ?? 1) - (min ?? 0)) * factor) / 2;
-  if (half >= 0.5) {
-    const low = Math.max(steps[0]!, around - half);
-    plot.setScale('x', { min: low, max: Math.min(steps.at(-1)!, low + 2 * half) });
-  }
+function plainButton(text: string, onClick: () => void): HTMLButtonElement {
+  const button = element('button', { type: 'button' }, [text]);
+  button.addEventListener('click', onClick);
+  return button;
 }
 
-/** The steps of all runs, each once and in order. */
-export function stepAxis(runs: readonly RunModel[]): StepAxis {
-  if (runs.length === 1) {
-    const { lines } = runs[0]!;
-    return { steps: lines.map(({ step }) => step), lines: [lines] };
-  }
-  const steps = [...new Set(runs.flatMap(({ lines }) => lines.map(({ step }) => step)))].sort(
-    byOrder,
-  );
+function toggleButton(
+  text: string,
+  { isOn: isPressed, onChange }: { readonly isOn: boolean; readonly onChange: () => void },
+): HTMLButtonElement {
+  const button = plainButton(text, () => {
+    button.setAttribute('aria-pressed', String(!isOn(button)));
+    onChange();
+  });
+  button.setAttribute('aria-pressed', String(isPressed));
+  return button;
+}
+
+function isOn(button: HTMLButtonElement): boolean {
+  return button.getAttribute('aria-pressed') === 'true';
+}
+
+function colorsOf(palette: Palette) {
   return {
-    steps,
-    lines: runs.map(({ lines }) => {
-      const byStep = new Map(lines.map((line) => [line.step, line]));
-      return steps.map((step) => byStep.get(step));
-    }),
+    back: palette.color('card'),
+    text: palette.color('text'),
+    muted: palette.color('muted'),
   };
 }

@@ -32,15 +32,17 @@ export class RanksView {
   }
 
   update(nowMs: number): void {
-    const rows = this.#runs.flatMap((run) =>
-      run.ranks.map((rank) => this.#row(prefixOf(run, this.#runs), rank, nowMs)),
-    );
+    const rows = this.#runs.flatMap((run) => run.ranks.map((rank) => this.#row(run, rank, nowMs)));
     this.root.hidden = rows.length === 0;
     this.#body.replaceChildren(...rows);
   }
 
-  #row(prefix: string, rank: RankModel, nowMs: number): HTMLElement {
-    const { state, reason, ready, status, heardMs } = rank;
+  #row(run: RunModel, rank: RankModel, nowMs: number): HTMLElement {
+    const { reason, ready, status, heardMs } = rank;
+    const prefix = prefixOf(run, this.#runs);
+    // A rank of a killed run could not tell how it ended.
+    const isOpen = rank.state === 'starting' || rank.state === 'ready' || rank.state === 'training';
+    const state = isOpen && run.state === 'killed' ? 'killed' : rank.state;
     const badge = element('span', { class: `badge ${state}` }, [state]);
     const why = reason === undefined || state === 'done' ? [] : [` ${reason}`];
     const heard = heardMs === undefined ? '\u2013' : agoText(nowMs - heardMs);

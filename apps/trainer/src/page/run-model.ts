@@ -25,13 +25,27 @@ export function prefixOf({ name }: RunModel, { length }: readonly RunModel[]): s
   return length > 1 ? `${name} ` : '';
 }
 
-export type RunState = 'starting' | 'training' | Of<'runEnd'>['end'];
+/** 'killed': its records have no end, and nothing writes more of them. */
+export type RunState = 'starting' | 'training' | 'killed' | Of<'runEnd'>['end'];
+
+/** The time that a run spent beside its steps. */
+export interface BesideSteps {
+  readonly evalMs: number;
+  readonly saveWaitMs: number;
+}
 
 export class RunModel {
   readonly name: string;
+  /** Whether more records may come. */
+  isLive: boolean;
+  /** How it is known that nobody is at work on it, where that is a guess. */
+  sign: string | undefined;
+  /** The number of steps of which `lines` are some; undefined where they are all. */
+  thinnedFrom: number | undefined;
   title = '';
   plannedSteps = 0;
-  startedMs: number | undefined;
+  /** When each command began or went on with it, in ms since the Unix epoch. */
+  readonly beginnings: number[] = [];
   end: Of<'runEnd'> | undefined;
   header: Of<'header'>['rows'] = [];
   /** The lines in order; a step that is run again after a resume replaces the earlier one. */
@@ -41,24 +55,27 @@ export class RunModel {
   compute: Of<'compute'> | undefined;
   /** A classifier's classes, as the last evaluation found them. */
   classes: Of<'classes'> | undefined;
+  /** Those that are there. */
   readonly saves: Of<'save'>[] = [];
   readonly warnings: string[] = [];
-  /** Whether records may still come; undefined where nobody has told. */
-  isLive: boolean | undefined;
-  /** How it is known that nobody is at work on it, where that is a guess. */
-  sign: string | undefined;
-  /** The number of steps of which `lines` are some; undefined where they are all. */
-  thinnedFrom: number | undefined;
-  /** Grows with each change, so that a view knows whether it is up to date. */
-  version = 0;
+  compute: Of<'compute'> | undefined;
+  /** The layer groups whose figures steps have told, in the order of the model. */
+  readonly groups = new Set<string>();
+  /** When its last record was written, in ms since the Unix epoch. */
+  lastMs: number | undefined;
+  /** Grows with each record besides steps and the status of ranks. */
+  notesVersion = 0;
+  #steps = 0;
+  #beside: (BesideSteps & { readonly steps: number }) | undefined;
 
-  constructor(name: string) {
+  constructor(name: string, { isLive = true }: { readonly isLive?: boolean } = {}) {
     this.name = name;
+    this.isLive = isLive;
   }
 
+  /** A run with all that is told of it. */
   static of({ name, records, isLive, sign }: PageRun): RunModel {
-    const run = new RunModel(name);
-    run.isLive = isLive;
+    const run = new RunModel(name, isLive === undefined ? {} : { isLive });
     run.sign = sign;
     for (const record of records) {
       run.add(record);
@@ -67,7 +84,28 @@ export class RunModel {
   }
 
   get state(): RunState {
-    return this.end?.end ?? (this.lines.length > 0 ? 'training' : 'starting');
+    const open = this.isLive ? (this.lines.length > 0 ? 'training' : 'starting') : 'killed';
+    return this.end?.end ?? open;
+  }
+
+  get startedMs(): number | undefined {
+    return this.beginnings[0];
+  }
+
+  /** The step whose loss was not finite, which JSON has as null although targets counted. */
+  get divergedAt(): number | undefined {
+    const { last } = this;
+    return last?.loss === null && last.targets > 0 && !last.skipped ? last.step : undefined;
+  }
+
+  get beside(): BesideSteps {
+    if (this.#beside?.steps !== this.#steps) {
+      const sum = (name: 'evalMs' | 'saveWaitMs') =>
+        this.lines.reduce((all, line) => all + (line[name] ?? 0), 0);
+      const steps = this.#steps;
+      this.#beside = { evalMs: sum('evalMs'), saveWaitMs: sum('saveWaitMs'), steps };
+    }
+    return this.#beside;
   }
 
   get last(): StepLine | undefined {
@@ -75,7 +113,12 @@ export class RunModel {
   }
 
   add(record: PageRecord): void {
-    this.version++;
+    if ('atMs' in record && record.atMs !== undefined) {
+      this.lastMs = Math.max(this.lastMs ?? 0, record.atMs);
+    }
+    if (record.type !== 'step' && record.type !== 'rank') {
+      this.notesVersion++;
+    }
     switch (record.type) {
       case 'steps':
         this.thinnedFrom = record.of ?? this.thinnedFrom;
@@ -105,11 +148,10 @@ export class RunModel {
         this.#save(record);
         return;
       case 'saveGone':
-        this.saves.splice(
-          0,
-          Infinity,
-          ...this.saves.filter((save) => save.directory !== record.directory),
-        );
+        this.#dropSave(record.directory);
+        return;
+      case 'compute':
+        this.compute = record;
         return;
       case 'warning':
         this.warnings.push(record.text);
@@ -125,7 +167,7 @@ export class RunModel {
   #begin(record: Of<'run'>): void {
     this.title = record.title;
     this.plannedSteps = record.steps;
-    this.startedMs ??= record.atMs;
+    this.beginnings.push(record.atMs);
     this.end = undefined;
     this.ranks.length = 0;
     for (let rank = 0; rank < record.ranks; rank++) {
@@ -138,12 +180,22 @@ export class RunModel {
       this.lines.pop();
     }
     this.lines.push(line);
+    this.#steps++;
+    this.lastMs = Math.max(this.lastMs ?? 0, line.atMs);
+    for (const name of Object.keys(line.groups ?? {})) {
+      this.groups.add(name);
+    }
   }
 
   /** Notes a save; one that is written again replaces the earlier one. */
   #save(save: Of<'save'>): void {
     const at = this.saves.findIndex(({ directory }) => directory === save.directory);
     this.saves.splice(at < 0 ? this.saves.length : at, at < 0 ? 0 : 1, save);
+  }
+
+  #dropSave(gone: string): void {
+    const at = this.saves.findIndex(({ directory }) => directory === gone);
+    this.saves.splice(at < 0 ? this.saves.length : at, 1);
   }
 
   #rank(record: Of<'ready' | 'rank' | 'rankEnd'>): void {

@@ -2,23 +2,35 @@
 // drawn.
 
 import { CHARTS } from './charts.js';
-import { element, swatch } from './element.js';
+import { CompareView } from './compare-view.js';
+import { Controls } from './controls.js';
+import { element } from './element.js';
 import { MemoryView } from './memory-view.js';
 import { NotesView } from './notes-view.js';
 import { Overview } from './overview.js';
-import { NUM_RUN_COLORS } from './palette.js';
 import { PlotView, stepAxis } from './plot-view.js';
 import { RanksView } from './ranks-view.js';
 import type { RunModel } from './run-model.js';
+import { Sparklines } from './sparklines.js';
 
 /** The page is drawn at most this often, however fast steps are. */
 const DRAW_EVERY_MS = 250;
 const TICK_MS = 1000;
 
+export interface RunPageOptions {
+  /** Whether records may still come. */
+  readonly isLive: boolean;
+  /** Whether several runs are compared in a table at the top. Default: true. */
+  readonly hasTable?: boolean;
+}
+
 export class RunPage {
   readonly runs: readonly RunModel[];
   readonly #isLive: boolean;
-  readonly #overviews: readonly Overview[];
+  readonly #overview: Overview | undefined;
+  readonly #compare: CompareView | undefined;
+  readonly #sparks: Sparklines;
+  readonly #controls: Controls;
   readonly #plots: readonly PlotView[];
   readonly #memory: MemoryView;
   readonly #ranks: RanksView;
@@ -26,44 +38,29 @@ export class RunPage {
   readonly #message = element('p', { class: 'message', role: 'status' });
   readonly #hiddenRuns = new Set<number>();
   readonly #stop = new AbortController();
-  #smoothing = 1;
   #timer: number | undefined;
   #ticker: number | undefined;
 
-  constructor(runs: readonly RunModel[], { isLive }: { readonly isLive: boolean }) {
+  constructor(runs: readonly RunModel[], { isLive, hasTable = true }: RunPageOptions) {
     this.runs = runs;
     this.#isLive = isLive;
-    this.#overviews = runs.map((run) => new Overview(run, runs.length > 1 ? `${run.name}: ` : ''));
+    const isSeveral = runs.length > 1;
+    this.#overview = isSeveral ? undefined : new Overview(runs[0]!);
+    this.#compare =
+      isSeveral && hasTable ? new CompareView(runs, (run, on) => this.show(run, on)) : undefined;
+    this.#sparks = new Sparklines(runs);
+    this.#controls = new Controls(runs, () => this.draw());
     const settings = {
       runs,
       isShown: (run: number) => !this.#hiddenRuns.has(run),
-      smoothing: () => this.#smoothing,
+      smoothing: () => this.#controls.smoothing,
     };
     this.#plots = CHARTS.map((chart) => new PlotView(chart, settings));
     this.#memory = new MemoryView(runs);
     this.#ranks = new RanksView(runs, { isLive });
     this.#notes = new NotesView(runs);
     this.#message.hidden = true;
-    const top = document.querySelector('#top')!;
-    const heads = this.#overviews.map(({ root }) => root);
-    const isSeveral = runs.length > 1;
-    top.className = isSeveral ? 'several' : '';
-    top.replaceChildren(
-      ...(isSeveral ? [element('h1', { class: 'sr' }, ['Runs compared'])] : []),
-      this.#message,
-      ...heads,
-    );
-    document.querySelector('#main')!.replaceChildren(
-      this.#controls(),
-      element(
-        'div',
-        { class: 'grid' },
-        this.#plots.map(({ root }) => root),
-      ),
-      this.#ranks.root,
-      this.#memory.root,
-      ...this.#notes.roots,
-    );
+    this.#place();
     const { signal } = this.#stop;
     const scheme = matchMedia('(prefers-color-scheme: dark)');
     scheme.addEventListener('change', () => this.draw(), { signal });
@@ -80,6 +77,16 @@ export class RunPage {
   /** Draws what has changed, together with what changes in the next moments. */
   drawSoon(): void {
     this.#timer ??= window.setTimeout(() => this.#update({ isNew: false }), DRAW_EVERY_MS);
+  }
+
+  /** Draws a run, or leaves it out. */
+  show(run: number, isShown: boolean): void {
+    if (isShown) {
+      this.#hiddenRuns.delete(run);
+    } else {
+      this.#hiddenRuns.add(run);
+    }
+    this.draw();
   }
 
   /** Shows a message at the top; an empty text takes it away. A note is no complaint. */
@@ -103,69 +110,52 @@ export class RunPage {
     this.#stop.abort();
     window.clearTimeout(this.#timer);
     window.clearInterval(this.#ticker);
+    for (const plot of this.#plots) {
+      plot.dispose();
+    }
+  }
+
+  #place(): void {
+    const heading =
+      this.#overview?.root ?? element('h1', {}, [`${this.runs.length} runs compared`]);
+    const table = this.#compare === undefined ? [] : [this.#compare.root];
+    document
+      .querySelector('#top')!
+      .replaceChildren(this.#sparks.root, this.#message, heading, ...table);
+    const plots = this.#plots.map(({ root }) => root);
+    document
+      .querySelector('#main')!
+      .replaceChildren(
+        this.#controls.root,
+        element('div', { class: 'row' }, plots),
+        element('div', { class: 'row' }, [this.#ranks.root, this.#memory.root]),
+        element('div', { class: 'notes' }, this.#notes.roots),
+      );
   }
 
   #update(options: { readonly isNew: boolean }): void {
     window.clearTimeout(this.#timer);
     this.#timer = undefined;
-    const axis = stepAxis(this.runs);
+    this.#controls.update();
+    const axis = stepAxis(this.runs, this.#controls.kind);
     for (const plot of this.#plots) {
       plot.update(axis, options);
     }
+    this.#sparks.update((run) => !this.#hiddenRuns.has(run));
     this.#memory.update();
     this.#notes.update();
+    this.#compare?.update();
     this.#tick();
   }
 
   /** Updates what changes with time alone. */
   #tick(): void {
-    const nowMs = this.#isLive ? Date.now() : 0;
-    for (const [i, overview] of this.#overviews.entries()) {
-      overview.update(this.#isLive ? nowMs : (this.runs[i]!.last?.atMs ?? 0));
-    }
+    const nowMs = Date.now();
+    this.#overview?.update(nowMs);
     this.#ranks.update(nowMs);
     const [run] = this.runs;
     const title = this.runs.length > 1 ? 'runs compared' : run!.title || run!.name;
     const state = this.#isLive && run!.last ? `${run!.last.step}/${run!.plannedSteps} ` : '';
     document.title = `${state}${title} - shardweave`;
-  }
-
-  #controls(): HTMLElement {
-    const select = element('select', {}, [
-      ...[1, 5, 20, 100].map((steps) =>
-        element('option', { value: steps }, [steps === 1 ? 'off' : `${steps} steps`]),
-      ),
-    ]);
-    select.addEventListener('change', () => {
-      this.#smoothing = Number(select.value);
-      this.draw();
-    });
-    const shown =
-      this.runs.length === 1
-        ? []
-        : [
-            element('fieldset', {}, [
-              element('legend', {}, ['Runs']),
-              ...this.runs.map((run, index) => this.#runSwitch(run, index)),
-            ]),
-          ];
-    return element('div', { class: 'controls' }, [
-      ...shown,
-      element('label', {}, ['Smoothing ', select]),
-    ]);
-  }
-
-  #runSwitch(run: RunModel, index: number): HTMLElement {
-    const box = element('input', { type: 'checkbox', checked: true });
-    box.addEventListener('change', () => {
-      if (box.checked) {
-        this.#hiddenRuns.delete(index);
-      } else {
-        this.#hiddenRuns.add(index);
-      }
-      this.draw();
-    });
-    const mark = swatch(`var(--run-${index % NUM_RUN_COLORS})`);
-    return element('label', {}, [box, mark, run.name]);
   }
 }

@@ -2,9 +2,10 @@
 // a box in each row.
 
 import { formatBytes, formatCount } from '../format.js';
-import { card, dataElement, element, swatch } from './element.js';
+import { card, dataElement, element } from './element.js';
 import { MOST_CHOSEN, type RunRow } from './page-data.js';
-import { NUM_RUN_COLORS } from './palette.js';
+import { NUM_RUN_COLORS, runDash } from './palette.js';
+import { lineMark } from './plot/legend.js';
 import {
   differing,
   found,
@@ -112,7 +113,8 @@ export class RunsTable {
     const at = chosen.indexOf(row.id);
     box.checked = at >= 0;
     box.disabled = at < 0 && chosen.length >= MOST_CHOSEN;
-    const mark = at < 0 ? [] : [swatch(`var(--run-${at % NUM_RUN_COLORS})`)];
+    const mark =
+      at < 0 ? [] : [lineMark({ color: `var(--run-${at % NUM_RUN_COLORS})`, dash: runDash(at) })];
     const [, ...others] = columns;
     return element('tr', { 'data-run': row.id }, [
       element('td', {}, [element('span', { class: 'choice' }, [box, ...mark])]),

@@ -111,7 +111,7 @@ export class RunsView {
       return;
     }
     const isLive = runs.some((run) => run.isLive === true);
-    this.#page = new RunPage([...this.#models.values()], { isLive });
+    this.#page = new RunPage([...this.#models.values()], { isLive, hasTable: false });
     this.#page.draw();
     this.#sayEnd();
   }

@@ -81,7 +81,9 @@ export class ThinnedSteps {
   }
 }
 
-const isEvaluated = ({ validLoss, figures }: StepLine) => validLoss != null || figures != null;
+/** Whether a line has what its neighbours have not, beside the series. */
+const isEvaluated = ({ validLoss, figures, saveWaitMs }: StepLine) =>
+  validLoss != null || figures != null || (saveWaitMs ?? 0) > 0;
 
 function keepAll(kept: Set<StepLine>, lines: readonly StepLine[]): void {
   for (const line of lines) {
