@@ -23,32 +23,14 @@ export interface StepLine
     Partial<StepResources> {
   /** Null where no target counts, because JSON has no NaN. */
   readonly loss: number | null;
-  /** By group of layers, such as h.0; in some steps only. */
-  readonly groups?: Readonly<Record<string, LayerGroup>> | undefined;
   /** The time when the step had ended, in ms since the Unix epoch. */
   readonly atMs: number;
-  /** The tokens that the run has seen so far. */
-  readonly tokens?: number | undefined;
-  /** How often the run has taken its data so far, with its fraction. */
-  readonly epoch?: number | undefined;
-  /** The time of the evaluation after the step. */
-  readonly evalMs?: number | undefined;
-  /** The time for which the step waited for a save. */
-  readonly saveWaitMs?: number | undefined;
   /** By layer group, such as `wte`, `h.0` or `ln_f`; on some steps only. */
   readonly groups?: Readonly<Record<string, GroupFigures>> | undefined;
 }
 
 /** What a step did to a group of layers. */
 export interface GroupFigures {
-  readonly gradNorm: number;
-  readonly weightNorm: number;
-  /** The norm of the update over that of the weights. */
-  readonly updateRatio: number;
-}
-
-/** What is known of a group of layers after a step. */
-export interface LayerGroup {
   readonly gradNorm: number;
   readonly weightNorm: number;
   /** The norm of the update over that of the weights. */

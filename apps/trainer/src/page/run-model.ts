@@ -52,7 +52,6 @@ export class RunModel {
   readonly lines: StepLine[] = [];
   readonly ranks: RankModel[] = [];
   readonly samples: Of<'sample'>[] = [];
-  compute: Of<'compute'> | undefined;
   /** A classifier's classes, as the last evaluation found them. */
   classes: Of<'classes'> | undefined;
   /** Those that are there. */
@@ -137,9 +136,6 @@ export class RunModel {
         return;
       case 'sample':
         this.samples.push(record);
-        return;
-      case 'compute':
-        this.compute = record;
         return;
       case 'classes':
         this.classes = record;

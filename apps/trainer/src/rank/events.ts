@@ -88,6 +88,8 @@ export interface StepMetrics {
   readonly epoch: number;
   /** The time of the evaluation after the update; undefined in a step without one. */
   readonly evalMs?: number | undefined;
+  /** The time for which the step waited for the save of the step before; undefined below 1 ms. */
+  readonly saveWaitMs?: number | undefined;
   /** The mean loss of the evaluation after the update; undefined in a step without one. */
   readonly validLoss?: number | undefined;
   /** What a task is judged by beside the loss, such as accuracy or ndcg@10. */

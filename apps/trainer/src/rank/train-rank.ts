@@ -173,6 +173,7 @@ export async function runSteps(
   const onStep = (done: number, total: number) => tell({ type: 'evaluating', done, total });
   const isGivenUp = saves?.isAsked;
   let current = 0;
+  let saveWaitMs: number | undefined;
   const from = fromOf(resumed, config);
   const reached = await trainLoop({
     config,
@@ -185,7 +186,11 @@ export async function runSteps(
         if (isSampled(progress, config)) {
           await showText(run);
         }
-        return (await saves?.after({ ...progress, scaler: step.scaler })) === true;
+        const startMs = performance.now();
+        const isAsked = (await saves?.after({ ...progress, scaler: step.scaler })) === true;
+        const waitedMs = performance.now() - startMs;
+        saveWaitMs = waitedMs < 1 ? undefined : waitedMs; // a step without a save just asks
+        return isAsked;
       }),
     runner: {
       runStep: (stepIndex, lr) => {
@@ -208,7 +213,8 @@ export async function runSteps(
         }),
       resources: () => watch.end(),
     },
-    onStep: (metrics, resources) => tell({ type: 'step', metrics, resources }),
+    onStep: (metrics, resources) =>
+      tell({ type: 'step', metrics: { ...metrics, saveWaitMs }, resources }),
   });
   const { early, step: last } = reached;
   if (early !== undefined && early !== 'asked') {

@@ -17,7 +17,10 @@ import { backwardOf, type ObjectiveOptions } from './language.js';
 import type { BackwardOptions, Objective } from './objective.js';
 
 export interface PairOptions extends ObjectiveOptions {
-  readonly config: Pick<RunConfig, 'temperature' | 'symmetric' | 'chunkSize' | 'matryoshkaDims' | 'seq'>;
+  readonly config: Pick<
+    RunConfig,
+    'temperature' | 'symmetric' | 'chunkSize' | 'matryoshkaDims' | 'seq'
+  >;
   /** The group that reduces gradients gathers embeddings before them. */
   readonly groups: { readonly reduce: ProcessGroup };
 }
