@@ -3,7 +3,7 @@
 import { describe, expect, it } from 'vitest';
 import { RunHistory } from '../src/output/run-history.js';
 import type { StepLine } from '../src/output/run-records.js';
-import { RunModel } from '../src/page/run-model.js';
+import { runOf } from '../src/page/run-model.js';
 import { ThinnedSteps, thinSteps } from '../src/page/thin-steps.js';
 import { splitMix32 } from '../src/seeded-random.js';
 import { madeLine } from './support/made-runs.js';
@@ -68,7 +68,7 @@ describe('thinned steps', () => {
     }
     const records = history.records();
     expect(records[0]).toMatchObject({ type: 'steps', of: 16_000 });
-    expect(RunModel.of({ name: 'a', records }).thinnedFrom).toBe(16_000);
+    expect(runOf({ name: 'a', records }).thinnedFrom).toBe(16_000);
   });
 });
 

@@ -2,7 +2,7 @@
 // live, or of all runs under a folder, which the first message of the command tells.
 
 import type { PageData, RunsMessages } from './page-data.js';
-import { RunModel } from './run-model.js';
+import { RunModel, runOf } from './run-model.js';
 import { RunPage } from './run-page.js';
 import { RunsView } from './runs-view.js';
 import type { PageRecord } from './step-table.js';
@@ -20,7 +20,7 @@ function start(): void {
   if (data === null) {
     startLive();
   } else {
-    new RunPage(data.runs.map(RunModel.of), { isLive: false }).draw();
+    new RunPage(data.runs.map(runOf), { isLive: false }).draw();
   }
 }
 
@@ -67,7 +67,7 @@ class LiveRun {
   hear(name: 'history' | 'record', data: unknown): void {
     if (name === 'history') {
       this.#page.dispose();
-      this.#page = new RunPage([RunModel.of({ name: 'run', records: data as PageRecord[] })], {
+      this.#page = new RunPage([runOf({ name: 'run', records: data as PageRecord[] })], {
         isLive: true,
       });
       this.#page.draw();

@@ -72,16 +72,6 @@ export class RunModel {
     this.isLive = isLive;
   }
 
-  /** A run with all that is told of it. */
-  static of({ name, records, isLive, sign }: PageRun): RunModel {
-    const run = new RunModel(name, isLive === undefined ? {} : { isLive });
-    run.sign = sign;
-    for (const record of records) {
-      run.add(record);
-    }
-    return run;
-  }
-
   get state(): RunState {
     const open = this.isLive ? (this.lines.length > 0 ? 'training' : 'starting') : 'killed';
     return this.end?.end ?? open;
@@ -222,4 +212,14 @@ export class RunModel {
     }
     return this.ranks[rank]!;
   }
+}
+
+/** A run with all that is told of it. */
+export function runOf({ name, records, isLive, sign }: PageRun): RunModel {
+  const run = new RunModel(name, isLive === undefined ? {} : { isLive });
+  run.sign = sign;
+  for (const record of records) {
+    run.add(record);
+  }
+  return run;
 }

@@ -3,7 +3,7 @@
 
 import { element } from './element.js';
 import type { RunRow, RunsMessages } from './page-data.js';
-import { RunModel } from './run-model.js';
+import { type RunModel, runOf } from './run-model.js';
 import { RunPage } from './run-page.js';
 import { RunsTable } from './runs-table.js';
 
@@ -104,7 +104,7 @@ export class RunsView {
   #showChosen(runs: RunsMessages['chosen']): void {
     this.#clear();
     for (const run of runs) {
-      this.#models.set(run.id, RunModel.of(run));
+      this.#models.set(run.id, runOf(run));
     }
     if (runs.length === 0) {
       this.say(this.#options.alone === undefined ? '' : 'This run is not there any more.');

@@ -1,6 +1,6 @@
 // Keeps the drawn shape of many steps in few lines. Steps are cut into buckets of a power of two,
-// of which each keeps its ends and extremes, so that thinning again keeps what thinning at once
-// does: 0..7 and 8..15 are the halves of 0..15, and the extremes of halves hold those of the whole.
+// of which each keeps its ends and extremes. So thinning again keeps what thinning at once does:
+// 0..7 and 8..15 are the halves of 0..15, and the extremes of halves hold those of the whole.
 
 import type { StepLine } from '../output/run-records.js';
 
