@@ -83,7 +83,7 @@ function gpt2(kind: 'adamw' | 'sgd', { isClipped = false } = {}) {
   });
 }
 
-describe.each([1, 3, 4])('%i ranks, 20 AdamW steps in f32', (ranks) => {
+describe.each([1, 3])('%i ranks, 20 AdamW steps in f32', (ranks) => {
   const trainedBy = (wrapping: Wrapping) => trainAs(gpt2('adamw'), { ranks, wrap: wrapping });
   let replicated: readonly Trained[];
   beforeAll(async () => {

@@ -19,6 +19,7 @@ import {
   isLong,
   type Options,
   open,
+  openQuick,
   openTilesDevice,
   reason,
   tilesReason,
@@ -63,7 +64,9 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
   ])('conformance with $name', ({ options, cases }) => {
     let backend: WebGpuBackend;
     beforeAll(async () => {
-      backend = await open(options);
+      // A software driver of the machine runs products for hardware only in the long tests.
+      const isQuick = options.kernelProfile === 'hardware' && !isLong;
+      backend = await (isQuick ? openQuick : open)(options);
     });
     afterAll(() => backend.dispose());
     // A CPU driver compiles each product for hardware for seconds, and all of them for minutes if

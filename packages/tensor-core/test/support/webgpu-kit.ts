@@ -34,7 +34,7 @@ if (process.env.SHARDWEAVE_REQUIRE_WEBGPU === '1' && tilesReason !== undefined) 
 
 /** Opens a device of a driver that compiles attention's tiles in time. */
 export async function openTilesDevice(): Promise<GPUDevice> {
-  const adapter = await (isHardware ? webGpu() : await openSwiftShader()).requestAdapter();
+  const adapter = await (await quickGpu()).requestAdapter();
   return adapter!.requestDevice();
 }
 
@@ -42,6 +42,18 @@ export type Options = NonNullable<Parameters<typeof createWebGpuBackend>[0]>;
 
 export function open(options: Options = {}): Promise<WebGpuBackend> {
   return createWebGpuBackend({ gpu: webGpu(), ...options });
+}
+
+/**
+ * Opens a backend of the driver that compiles fastest. SwiftShader takes a third of Mesa's time for
+ * kernels with barriers. It has no shader-f16, so 16-bit values are unpacked from words.
+ */
+export async function openQuick(options: Options): Promise<WebGpuBackend> {
+  return open({ gpu: await quickGpu(), ...options });
+}
+
+async function quickGpu(): Promise<GPU> {
+  return isHardware || noSwiftShader !== undefined ? webGpu() : openSwiftShader();
 }
 
 export function webGpu(): GPU {
