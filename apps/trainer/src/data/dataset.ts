@@ -204,7 +204,7 @@ async function dataset(
   const sizes = sources.map((source, i) => ({
     ...sizeOf(config, source),
     rows: parts[i]!.rows.numRows,
-    name: source.name,
+    name: source.path ?? source.name,
     share: source.share,
   }));
   return {
