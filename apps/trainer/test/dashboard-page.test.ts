@@ -19,15 +19,14 @@ import { RANK_PROCESS_VARIABLE } from '../src/launch/rank-process.js';
 import { reportOf } from '../src/output/report.js';
 import { RunDirectory } from '../src/output/run-directory.js';
 import { RunHistory } from '../src/output/run-history.js';
-import type { RunRecord, StepLine } from '../src/output/run-records.js';
+import type { StepLine } from '../src/output/run-records.js';
 import { axeViolations } from './support/axe-violations.js';
 import { childRanks } from './support/child-ranks.js';
+import { EVIL, madeRun } from './support/made-run.js';
 
 const { path: chromium, reason } = await chromiumPath();
 const LIMIT_MS = 120_000;
 const TOKEN = 'a-token-that-the-test-has-made';
-const EVIL =
-  '</script><img src=x onerror="window.isTaken=true"><script>window.isTaken=true</script>';
 
 describe.skipIf(chromium === undefined)(
   `the page in headless Chromium${reason && ` (${reason})`}`,
@@ -69,6 +68,12 @@ describe.skipIf(chromium === undefined)(
         ),
       );
     }
+
+    const readout = (id: string) => page.locator(`#${id} .readout`).textContent();
+    const shownValue = async (id: string, name: string) => {
+      const entry = page.locator(`#${id} .legend button`, { hasText: name });
+      return Number(await entry.locator('data').getAttribute('value'));
+    };
 
     describe('of a command', () => {
       let command: ChildProcess;
@@ -169,74 +174,6 @@ describe.skipIf(chromium === undefined)(
     });
 
     describe('of reports', () => {
-      const step = (n: number, shift = 0): RunRecord => ({
-        type: 'step',
-        step: n,
-        loss: 4 - n / 100 + shift,
-        targets: 64,
-        gradNorm: n === 3 ? null : 1 / n,
-        lr: 1e-3,
-        lossScale: 1,
-        skipped: false,
-        stepMs: 50,
-        tokensPerSecond: 900,
-        ...(n % 10 === 0 && {
-          validLoss: 4 - n / 100,
-          figures: { accuracy: n / 200, f1: n / 400 },
-        }),
-        peakBytes: 4096,
-        wireBytes: 2048,
-        collectiveMs: 20,
-        exposedMs: 5,
-        atMs: 1000 + 50 * n,
-      });
-      const bytes = (scale: number) => ({
-        ...{ parameter: scale, gathered: 0, gradient: scale, optimizer: 2 * scale },
-        ...{ activation: 3 * scale, staging: 0, total: 7 * scale },
-      });
-      const rank = (n: number): RunRecord => ({
-        ...{ type: 'rank', rank: n, step: 64, bytesSent: 10, bytesReceived: 20, atMs: 7000 },
-        ...{ collectiveMs: 20, exposedMs: 5 },
-        phases: [
-          { phase: 'forward', bytes: bytes(1000 + n) },
-          { phase: 'backward', bytes: bytes(2000) },
-        ],
-      });
-      const runOf = (shift: number): RunRecord[] => [
-        { type: 'run', title: `run ${EVIL}`, steps: 120, ranks: 2, atMs: 1000 },
-        { type: 'header', rows: [['model', EVIL]] },
-        ...[0, 1].map((n): RunRecord => {
-          const about = {
-            device: 'cpu',
-            description: EVIL,
-            isSoftware: true,
-            host: EVIL,
-            numericClass: '',
-            shardBytes: 4,
-          } as const;
-          return { type: 'ready', rank: n, ...about };
-        }),
-        ...Array.from({ length: 120 }, (_, i) => step(i + 1, shift)),
-        rank(0),
-        rank(1),
-        {
-          type: 'classes',
-          step: 120,
-          classes: [
-            { label: EVIL, precision: 0.5, recall: 0.25, f1: 1 / 3, support: 4 },
-            { label: 'fog', precision: 1, recall: 1, f1: 1, support: 3 },
-          ],
-          confusion: [
-            [1, 3],
-            [0, 3],
-          ],
-        },
-        { type: 'sample', step: 120, prompt: EVIL, text: EVIL },
-        { type: 'save', step: 100, directory: EVIL, bytes: 5000, ms: 30, waitMs: 2, atMs: 6000 },
-        { type: 'warning', text: EVIL },
-        { type: 'rankEnd', rank: 1, end: 'failed', reason: EVIL, atMs: 7000 },
-        { type: 'runEnd', end: 'failed', reason: EVIL, atMs: 7000 },
-      ];
       let file: string;
       let both: string;
 
@@ -245,7 +182,7 @@ describe.skipIf(chromium === undefined)(
         const runs = ['first', 'second'].map((name, i) => {
           const path = join(folder, name);
           const directory = new RunDirectory(path);
-          for (const record of runOf(i)) {
+          for (const record of madeRun(i)) {
             directory.add(record);
           }
           directory.close();
@@ -301,10 +238,18 @@ describe.skipIf(chromium === undefined)(
         expect((await rowsOf('loss'))[0]).toEqual(['120', 5 - 1.2, 4 - 1.2]);
       });
 
-      it('fits a narrow screen', async () => {
+      it('fits a narrow screen, where small lines come first', async () => {
         await page.setViewportSize({ width: 360, height: 740 });
         await page.goto(pathToFileURL(both).href);
         await rowsOf('loss');
+        expect((await page.locator('.sparks').boundingBox())!.y).toBeLessThan(40);
+        expect(await page.locator('.sparks button').allTextContents()).toEqual([
+          'Loss',
+          'Validation',
+          'Rate',
+          'Tokens/s',
+        ]);
+        expect(await page.locator('.sparks polyline').count()).toBe(8);
         const [inner, content] = await page.evaluate(() => [
           document.documentElement.clientWidth,
           document.documentElement.scrollWidth,
@@ -316,7 +261,7 @@ describe.skipIf(chromium === undefined)(
       it('is reached by keyboard, and a plot is read by it', async () => {
         await page.goto(pathToFileURL(file).href);
         const reached = new Set<string>();
-        for (let i = 0; i < 60; i++) {
+        for (let i = 0; i < 200; i++) {
           await page.keyboard.press('Tab');
           const name = await page.evaluate(() => {
             const { activeElement: at } = document;
@@ -331,8 +276,8 @@ describe.skipIf(chromium === undefined)(
         const cards = ['loss', 'norm', 'rate', 'speed', 'communication', 'wire'];
         expect([...reached]).toEqual(
           expect.arrayContaining([
-            'SELECT',
-            ...cards.flatMap((id) => [`${id} plot`, `${id} SUMMARY`]),
+            ...['SELECT', 'INPUT'],
+            ...cards.flatMap((id) => [`${id} plot`, `${id} SUMMARY`, `${id} BUTTON`]),
             ...['ranks scroll', 'memory SUMMARY', 'saves scroll'],
           ]),
         );
@@ -357,11 +302,106 @@ describe.skipIf(chromium === undefined)(
         expect(await page.evaluate(() => document.activeElement?.textContent)).toBe('Older');
       });
 
-      it('means noise over steps where it is asked to, and leaves the table as it is', async () => {
+      it('takes noise away by a slider, says so, and leaves the table as it is', async () => {
         await page.goto(pathToFileURL(file).href);
         const before = await rowsOf('loss');
-        await page.getByLabel('Smoothing').selectOption('20');
+        expect(await readout('loss')).toBe('');
+        await page.getByRole('slider').fill('4');
+        expect(await readout('loss')).toBe('mean over 20 steps');
+        expect(await shownValue('loss', 'training')).toBeGreaterThan(before[0]![1] as number);
         expect(await rowsOf('loss')).toEqual(before);
+      });
+
+      it('runs over tokens or time, hides a series by its legend, and says what a range leaves out', async () => {
+        await page.goto(pathToFileURL(file).href);
+        await page.getByLabel('Over').selectOption('tokens');
+        await page.locator('#loss .plot').press('End');
+        expect(await readout('loss')).toBe('7.7k tokens');
+        await page.getByLabel('Over').selectOption('time');
+        await page.locator('#loss .plot').press('End');
+        expect(await readout('loss')).toBe('6 s');
+
+        const training = page.locator('#loss .legend button', { hasText: 'training' });
+        await training.click();
+        expect(await training.getAttribute('aria-pressed')).toBe('false');
+        expect(await page.evaluate(() => document.activeElement?.textContent)).toMatch(/training/);
+
+        const outside = page.locator('#norm .outside');
+        expect(await outside.textContent()).toBe('1 value outside');
+        await page.locator('#norm .plot').press('a');
+        expect(await outside.isHidden()).toBe(true);
+        const all = page.locator('#norm button', { hasText: 'All values' });
+        expect(await all.getAttribute('aria-pressed')).toBe('true');
+        await page.locator('#norm button', { hasText: 'Log' }).click();
+        expect(await outside.isHidden()).toBe(true);
+      });
+
+      it('opens a plot to full size, from which Esc leads back to where it was opened', async () => {
+        await page.goto(pathToFileURL(file).href);
+        const plot = page.locator('#wire .plot');
+        await plot.press('f');
+        const dialog = page.locator('dialog[open]');
+        const box = (await dialog.locator('.plot').boundingBox())!;
+        expect(box.height).toBeGreaterThan(500);
+        expect(await axeViolations(page)).toEqual([]);
+        await page.keyboard.press('Escape');
+        await dialog.waitFor({ state: 'detached' });
+        expect(await plot.evaluate((host) => document.activeElement === host)).toBe(true);
+        const open = page.locator('#wire button', { hasText: 'Full size' });
+        await open.click();
+        await dialog.locator('button', { hasText: 'Close' }).click();
+        await dialog.waitFor({ state: 'detached' });
+        expect(await open.evaluate((button) => document.activeElement === button)).toBe(true);
+      });
+
+      it('gives the numbers of a plot as CSV and itself as PNG', async () => {
+        await page.goto(pathToFileURL(file).href);
+        const saved = async (name: string) => {
+          const coming = page.waitForEvent('download');
+          await page.locator('#loss button', { hasText: name }).click();
+          const got = await coming;
+          return { name: got.suggestedFilename(), bytes: readFileSync(await got.path()) };
+        };
+        const csv = await saved('CSV');
+        expect(csv.name).toBe('first-loss.csv');
+        const lines = csv.bytes.toString().split('\r\n');
+        expect(lines.slice(0, 2)).toEqual(['step,training,validation', `1,${4 - 1 / 100},`]);
+        expect(lines[120]).toBe(`120,${4 - 1.2},${4 - 1.2}`);
+        const png = await saved('PNG');
+        expect(png.name).toBe('first-loss.png');
+        expect(png.bytes.subarray(1, 4).toString()).toBe('PNG');
+        expect(png.bytes.byteLength).toBeGreaterThan(5000);
+      });
+
+      it('says what the run has worked through, and shows only the saves that are there', async () => {
+        await page.goto(pathToFileURL(file).href);
+        const tiles = (await page.locator('.tiles > div').allTextContents()).join('|');
+        expect(tiles).toContain('Tokens seen7.7k|Epoch2.40|FLOP/s900.0 G|Of the peak25.0 %');
+        expect(tiles).toContain('In evaluation180 ms');
+        expect(await page.locator('#saves tbody tr').count()).toBe(1);
+        const samples = page.locator('#samples figcaption');
+        expect(await samples.allTextContents()).toEqual(['after step 120', 'after step 60']);
+        expect((await rowsOf('updates'))[0]).toEqual(['120', 1e-3, 2e-3]);
+        const cut = await page
+          .locator('.tiles dd')
+          .evaluateAll((all) =>
+            all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent),
+          );
+        expect(cut).toEqual([]);
+      });
+
+      it('compares runs in a table that is sorted by what is asked', async () => {
+        await page.goto(pathToFileURL(both).href);
+        const names = () => page.locator('.compare tbody th').allTextContents();
+        const heads = await page.locator('.compare thead th').allTextContents();
+        expect(heads).toEqual(expect.arrayContaining(['Loss', 'Validation', 'optim']));
+        expect(heads).not.toContain('model');
+        const loss = page.locator('.compare thead th', { hasText: 'Loss' });
+        await loss.locator('button').click();
+        expect(await names()).toEqual(['first', 'second']);
+        await loss.locator('button').click();
+        expect(await loss.getAttribute('aria-sort')).toBe('descending');
+        expect(await names()).toEqual(['second', 'first']);
       });
     });
 
