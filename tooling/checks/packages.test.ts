@@ -43,7 +43,7 @@ const NODE_ENTRIES = [
  * What `npm install` of all packages may bring: with everything optional, of which WebGPU's driver
  * is 138 MB, and without. A change that raises one of these says for whom.
  */
-const MOST = { packages: 55, wholeBytes: 175e6, requiredBytes: 40e6 };
+const MOST = { packages: 55, wholeBytes: 177e6, requiredBytes: 40e6 };
 
 const packages = publishedPackages();
 const imported = libraries();

@@ -8,6 +8,13 @@ export {
   UsageError,
 } from './errors.js';
 export type { RunRecord } from './output/run-records.js';
+export type {
+  CreateOptions,
+  OwnModel,
+  OwnModelFile,
+  OwnRows,
+  TokenBatch,
+} from './own-model/own-model.js';
 export type { Best, SaveWritten } from './rank/events.js';
 export {
   type Evaluation,

@@ -381,7 +381,7 @@ describe.skipIf(chromium === undefined)(
         expect(await page.locator('#saves tbody tr').count()).toBe(1);
         const samples = page.locator('#samples figcaption');
         expect(await samples.allTextContents()).toEqual(['after step 120', 'after step 60']);
-        expect((await rowsOf('updates'))[0]).toEqual(['120', 1e-3, 2e-3]);
+        expect((await rowsOf('group-norms'))[0]).toEqual(['120', 0.5, 0.25]);
         const cut = await page
           .locator('.tiles dd')
           .evaluateAll((all) =>

@@ -77,10 +77,18 @@ describe('train', () => {
     expect(steps.map(({ tokens }) => tokens)).toEqual([96, 192, 288, 384]);
     expect(result).toMatchObject({ why: 'done', step: 4, directory: join(config.out, 'model') });
     expect(result.loss).toBe(steps[3]!.validLoss);
-    // Texts in between change no step.
-    const plain = tinyConfig();
-    await train({ ...plain, steps: 4, validFraction: 0.2, evalEvery: 2 });
-    expect(lossesOf(linesOf(plain.out))).toEqual(lossesOf(steps));
+    // Texts in between change no step, and one rank has the same norms of layers as two.
+    const plain = { ...tinyConfig(), ranks: 1, steps: 4, validFraction: 0.2, evalEvery: 2 };
+    await train(plain);
+    const alone = linesOf(plain.out);
+    expect(lossesOf(alone)).toEqual(lossesOf(steps).map((loss) => expect.closeTo(loss!, 5)));
+    for (const [i, { gradNorm, groups }] of alone.entries()) {
+      expect(Object.keys(groups!)).toEqual(['wte', 'wpe', 'h.0', 'h.1', 'ln_f']);
+      const norms = Object.values(groups!).map((group) => group.gradNorm);
+      expect(Math.hypot(...norms)).toBeCloseTo(gradNorm!, 5);
+      const others = Object.values(steps[i]!.groups!).map((group) => group.gradNorm);
+      expect(others).toEqual(norms.map((norm) => expect.closeTo(norm, 4)));
+    }
   });
 
   it('ends by its signal with a save, and goes on from there', async () => {

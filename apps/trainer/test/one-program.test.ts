@@ -267,11 +267,16 @@ describe.each(ON_RANKS)('%s over ranks', (_, wrap) => {
 it('a generator and a critic of two wrappers have one norm, which clips both', async () => {
   const perRank = await onRanks(2, async ({ device, group }) => {
     const norms: number[] = [];
-    for (const wrap of [
-      (model: Sequential): Module => model,
-      (model: Sequential): Module => new FullyShardedDataParallel(model, { processGroup: group }),
-    ]) {
-      const models = [wrap(net(device, 1)), wrap(net(device, 2))];
+    const options = { processGroup: group };
+    const plain = (model: Sequential): Module => model;
+    const ddp = (model: Sequential): Module => new DistributedDataParallel(model, options);
+    const fsdp = (model: Sequential): Module => new FullyShardedDataParallel(model, options);
+    for (const [first, second] of [
+      [plain, plain],
+      [fsdp, fsdp],
+      [ddp, fsdp],
+    ] as const) {
+      const models = [first(net(device, 1)), second(net(device, 2))];
       const optimizer = new Sgd(
         models.flatMap((model) => model.parameters()),
         { lr: 1 },
@@ -289,8 +294,8 @@ it('a generator and a critic of two wrappers have one norm, which clips both', a
     }
     return norms;
   });
-  for (const [plain, size, sharded, shardedSize] of perRank) {
-    expect([sharded, shardedSize]).toEqual([plain, size]);
+  for (const [plain, size, ...wrapped] of perRank) {
+    expect(wrapped).toEqual([plain, size, plain, size]);
     expect(size).toBe(8);
   }
 });

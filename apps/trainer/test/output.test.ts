@@ -476,6 +476,14 @@ describe('lossChart', () => {
     expect(points.map(([, y]) => y)).toEqual(points.map(([, y]) => y).sort((a, b) => a! - b!));
   });
 
+  it('draws a million losses in few points, with the one that stands out', () => {
+    const losses = Array.from({ length: 1e6 }, (_, i) => (i === 123_456 ? 9 : 2 + (i % 3)));
+    const svg = lossChart(losses, '');
+    expect(svg.length).toBeLessThan(60_000);
+    const ys = [...svg.matchAll(/[ML][\d.]+,([\d.]+)/g)].map(([, y]) => Number(y));
+    expect(ys.filter((y) => y === 36)).toHaveLength(1); // the top of the frame
+  });
+
   it('a chart of nothing, or of one value, is still an SVG', () => {
     for (const losses of [[], [2], [2, 2]]) {
       expect(lossChart(losses, '')).not.toMatch(/NaN|Infinity/);

@@ -214,6 +214,10 @@ it('scale by alpha over rank, drop while training, and begin uniform and zero', 
   );
   model.train();
   expect(await read(await model.call(x))).not.toEqual(await read(await model.call(x)));
+  const judged = new Sequential(device, [new Linear(device, { inFeatures: 4, outFeatures: 3 })]);
+  judged.eval();
+  applyLora(judged, { rank: 2, dropout: 0.5 });
+  expect([...loraLayers(judged).values()].map(({ isTraining }) => isTraining)).toEqual([false]);
 });
 
 it('resets adapters to their first values: the second factor is zero', async () => {

@@ -1,7 +1,7 @@
 // Norms of gradients other than the 2-norm are compared with loops in float64, on every device.
 
 import { gradNorm, NnConfigError } from '@shardweave/nn';
-import { Device } from '@shardweave/tensor-core';
+import { Device, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
@@ -32,7 +32,14 @@ describe.each([
       small!.grad = device.tensor(Float32Array.of(1, -2, 0, 0.5, -0.25));
       const all = [...values, 1, -2, 0, 0.5, -0.25];
       for (const normType of [1, 3, 0.5]) {
-        const norm = await gradNorm([large!, small!, without!], { normType });
+        const found = new Map<Tensor, number>();
+        const norm = await gradNorm([large!, small!, without!], {
+          normType,
+          onParameter: (parameter, own) => void found.set(parameter, own),
+        });
+        const ofSmall = [1, 2, 0, 0.5, 0.25].reduce((sum, value) => sum + value ** normType, 0);
+        expect([...found.keys()]).toEqual([large, small]);
+        expect(found.get(small!)! / ofSmall ** (1 / normType)).toBeCloseTo(1, 5);
         const wanted = all.reduce((sum, value) => sum + Math.abs(value) ** normType, 0);
         const root = wanted ** (1 / normType);
         expect(Math.abs(norm / root - 1), `power ${normType}`).toBeLessThan(1e-5);

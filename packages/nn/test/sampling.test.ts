@@ -84,6 +84,7 @@ describe('drawToken', () => {
   it('takes the lower of equal tokens first, and zeros of both signs as equal', () => {
     const equal = Float32Array.from([-3, -0, 0, -0, -7]);
     expect(counts({ topK: 2 }, equal)).toEqual([0, 500, 500, 0, 0]);
+    expect(counts({ minP: 1 }, equal)).toEqual([0, 333, 334, 333, 0]);
     expect(drawToken(equal, 0, { temperature: 0 })).toBe(1);
     expect(drawToken(equal, 0.9, { topK: 3 })).toBe(3);
   });

@@ -12,9 +12,9 @@ export function lossChart(losses: readonly number[], title: string): string {
   const points = losses
     .map((loss, index) => [index + 1, loss] as [number, number])
     .filter(([, loss]) => Number.isFinite(loss));
-  const values = points.map(([, loss]) => loss);
-  const low = values.length === 0 ? 0 : Math.min(...values);
-  const high = values.length === 0 ? 1 : Math.max(...values);
+  const empty = points.length === 0;
+  const low = empty ? 0 : points.reduce((least, [, loss]) => Math.min(least, loss), Infinity);
+  const high = empty ? 1 : points.reduce((most, [, loss]) => Math.max(most, loss), -Infinity);
   const x = scaleLinear([1, Math.max(2, losses.length)], [MARGIN.left, WIDTH - MARGIN.right]);
   const y = scaleLinear(
     [low, high === low ? low + 1 : high],
@@ -22,7 +22,7 @@ export function lossChart(losses: readonly number[], title: string): string {
   ).nice();
   const path = line<[number, number]>()
     .x(([step]) => tenths(x(step)))
-    .y(([, loss]) => tenths(y(loss)))(points);
+    .y(([, loss]) => tenths(y(loss)))(drawn(points, x));
   const bottom = HEIGHT - MARGIN.bottom;
   const right = WIDTH - MARGIN.right;
   const rows = y.ticks(6).map((tick) => {
@@ -46,6 +46,26 @@ export function lossChart(losses: readonly number[], title: string): string {
     '</svg>',
     '',
   ].join('\n');
+}
+
+/** The points of which something is seen: in each column of pixels the least and the most. */
+function drawn(
+  points: readonly [step: number, loss: number][],
+  x: (step: number) => number,
+): [number, number][] {
+  type Point = [step: number, loss: number];
+  const columns = new Map<number, Record<'first' | 'least' | 'most' | 'last', Point>>();
+  for (const point of points) {
+    const column = Math.round(x(point[0]));
+    const ends = columns.get(column) ?? { first: point, least: point, most: point, last: point };
+    ends.least = point[1] < ends.least[1] ? point : ends.least;
+    ends.most = point[1] > ends.most[1] ? point : ends.most;
+    ends.last = point;
+    columns.set(column, ends);
+  }
+  return [...columns.values()].flatMap((ends) =>
+    [...new Set(Object.values(ends))].sort(([a], [b]) => a - b),
+  );
 }
 
 /** Rounds to a tenth of a pixel, which is finer than a screen shows. */

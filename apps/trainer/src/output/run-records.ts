@@ -25,16 +25,6 @@ export interface StepLine
   readonly loss: number | null;
   /** The time when the step had ended, in ms since the Unix epoch. */
   readonly atMs: number;
-  /** By layer group, such as `wte`, `h.0` or `ln_f`; on some steps only. */
-  readonly groups?: Readonly<Record<string, GroupFigures>> | undefined;
-}
-
-/** What a step did to a group of layers. */
-export interface GroupFigures {
-  readonly gradNorm: number;
-  readonly weightNorm: number;
-  /** The norm of the update over that of the weights. */
-  readonly updateRatio: number;
 }
 
 /** How a run ended. */

@@ -110,7 +110,7 @@ export class TensorBoardFile implements RunListener, Disposable {
 /** The numbers of a step, by names whose parts are groups in TensorBoard's page. */
 function scalarsOf(line: StepLine): [tag: string, value: number][] {
   const { loss, validLoss, gradNorm, figures = {}, groups = {} } = line;
-  const all: [string, number | null | undefined][] = [
+  const all: (readonly [string, number | null | undefined])[] = [
     ['loss/train', loss],
     ['loss/valid', validLoss],
     ['train/learning_rate', line.lr],
@@ -123,11 +123,10 @@ function scalarsOf(line: StepLine): [tag: string, value: number][] {
     ['memory/peak_bytes', line.peakBytes],
     ['communication/sent_bytes', line.wireBytes],
     ...Object.entries(figures).map(([name, value]) => [`valid/${name}`, value] as const),
-    ...Object.entries(groups).flatMap(([name, { gradNorm: norm, updateRatio }]) => [
-      [`gradient_norm/${name}`, norm] as [string, number],
-      [`update_ratio/${name}`, updateRatio] as [string, number],
-    ]),
-  ].map(([tag, value]) => [tag as string, value as number | null | undefined]);
+    ...Object.entries(groups).map(
+      ([name, { gradNorm: norm }]) => [`layers/${name}`, norm] as const,
+    ),
+  ];
   return all.filter((entry): entry is [string, number] => typeof entry[1] === 'number');
 }
 

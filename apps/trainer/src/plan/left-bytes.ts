@@ -16,9 +16,14 @@ const SAVED_BYTES = 12;
 /** The lines of a save's index about one parameter and its moments. */
 const INDEX_BYTES = 600;
 /** The page of a run without its data, and the files that do not grow. */
-const PAGE_BYTES = 100e3;
-/** A step in metrics.jsonl, and what the page and the chart have of it. */
-const STEP_BYTES = 560;
+const PAGE_BYTES = 125e3;
+/** A step in metrics.jsonl. */
+const STEP_BYTES = 420;
+/** A step in the page and the chart, which have at most so many. */
+const DRAWN_BYTES = 220;
+const MOST_DRAWN = 20_000;
+/** A step in TensorBoard's file. */
+const EVENT_BYTES = 600;
 /** A rank in events.jsonl and in the page, at steps that double. */
 const RANK_BYTES = 800;
 
@@ -35,7 +40,7 @@ export interface LeftBytes {
 
 /** What the run leaves by its end, whatever its strategy. */
 export async function leftBytes(config: RunConfig): Promise<LeftBytes> {
-  const { steps, ranks } = config;
+  const { steps, ranks, tensorboard } = config;
   const shapes = await parameterShapes(config);
   const read = () => Promise.reject(new Error('only sizes are asked for'));
   const state = shapes.map(([name, shape]) => [name, { dtype: 'f32', shape, read }] as const);
@@ -48,7 +53,11 @@ export async function leftBytes(config: RunConfig): Promise<LeftBytes> {
     modelFileBytes: files.map(({ byteLength }) => byteLength),
     saveBytes: SAVED_BYTES * elements + indexBytes,
     numSaves: numSaves(config),
-    recordBytes: PAGE_BYTES + STEP_BYTES * steps + RANK_BYTES * ranks * Math.log2(steps + 1),
+    recordBytes:
+      PAGE_BYTES +
+      (STEP_BYTES + (tensorboard ? EVENT_BYTES : 0)) * steps +
+      DRAWN_BYTES * Math.min(steps, MOST_DRAWN) +
+      RANK_BYTES * ranks * Math.log2(steps + 1),
   };
 }
 

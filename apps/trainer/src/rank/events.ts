@@ -59,6 +59,12 @@ export interface ComputeTold {
 /** The classes of a classifier as an evaluation finds them. */
 export type ClassesTold = Pick<Figures, 'classes' | 'confusion'>;
 
+/** What is known of a group of layers in a step. */
+export interface GroupFigures {
+  /** The norm of its unscaled gradients, before clipping. */
+  readonly gradNorm: number;
+}
+
 /** A line of metrics.jsonl. */
 export interface StepMetrics {
   /** The number of the step, from 1. */
@@ -92,6 +98,8 @@ export interface StepMetrics {
   readonly saveWaitMs?: number | undefined;
   /** The mean loss of the evaluation after the update; undefined in a step without one. */
   readonly validLoss?: number | undefined;
+  /** By group of layers, such as wte, h.0 or ln_f; in some steps only, where somebody watches. */
+  readonly groups?: Readonly<Record<string, GroupFigures>> | undefined;
   /** What a task is judged by beside the loss, such as accuracy or ndcg@10. */
   readonly figures?: Readonly<Record<string, number>> | undefined;
 }

@@ -19,6 +19,8 @@ export interface StepOutcome {
   readonly numTokens?: number | undefined;
   /** The norm of the unscaled gradients, before clipping; may be infinite or NaN. */
   readonly gradNorm: number;
+  /** By group of layers; undefined in a step that does not tell them. */
+  readonly groups?: StepMetrics['groups'];
   /** The scale that the losses of this step had. */
   readonly lossScale: number;
   readonly isSkipped: boolean;
@@ -161,6 +163,7 @@ async function timedStep(
     loss: outcome.loss,
     targets: outcome.numTargets,
     gradNorm: Number.isFinite(outcome.gradNorm) ? outcome.gradNorm : null,
+    ...(outcome.groups && Number.isFinite(outcome.gradNorm) && { groups: outcome.groups }),
     lr,
     lossScale: outcome.lossScale,
     skipped: outcome.isSkipped,

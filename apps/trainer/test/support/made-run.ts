@@ -25,8 +25,8 @@ const step = (n: number, shift = 0): RunRecord => ({
   ...(n % 20 === 0 && {
     evalMs: 30,
     groups: {
-      wte: { gradNorm: 0.5, weightNorm: 10, updateRatio: 1e-3 },
-      'h.0': { gradNorm: 0.25, weightNorm: 10, updateRatio: 2e-3 },
+      wte: { gradNorm: 0.5 },
+      'h.0': { gradNorm: 0.25 },
     },
   }),
   peakBytes: 4096,

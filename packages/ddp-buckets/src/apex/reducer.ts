@@ -123,16 +123,17 @@ export class Reducer {
       this.#source === undefined ? this.#gradients : parameters.map(([, tensor]) => tensor);
     const limits = all[0]?.device.backend.info.limits;
     const bytes = Math.min(limits?.maxViewBytes ?? 0, limits?.maxBufferBytes ?? 0);
+    const own = Math.min(Math.floor(bytes / 4), 2 ** 32 - 1);
     if (this.#group.worldSize === 1) {
-      return bytes / 4;
+      return own;
     }
     const lines = all.map((tensor, i) => {
       return `${parameters[i]?.[0] ?? i} ${tensor.dtype} [${tensor.shape.join(', ')}]`;
     });
     const advice = 'Give it the same module, or as many gradients, on all ranks.';
     await requireAgreement(this.#group, lines, { what: 'gradients', advice });
-    const word = Uint32Array.of(Math.min(Math.floor(bytes / 4), 2 ** 32 - 1));
-    const words = await exchangeWords(this.#group, word, exchangeCall('largest bucket'));
+    const call = exchangeCall('largest bucket');
+    const words = await exchangeWords(this.#group, Uint32Array.of(own), call);
     const smallest = words.reduce((a, b) => Math.min(a, b));
     const tensors = parameters.map(([, tensor]) => tensor);
     await broadcastTensors(this.#group, tensors, { root: 0, tag: 'reducer parameters' });

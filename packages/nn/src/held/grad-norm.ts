@@ -40,10 +40,15 @@ export type GradientTarget = Module | Iterable<Module> | Iterable<Tensor>;
 export interface GradNormOptions {
   /** 2, Infinity for the largest magnitude, or another power above 0. Default 2. */
   readonly normType?: number;
+  /**
+   * Called with the norm of each parameter's own gradient, in the order of module.parameters().
+   * The norm of all is made of them, so they cost nothing more.
+   */
+  readonly onParameter?: (parameter: Tensor, norm: number) => void;
 }
 
 /** Options of clipGradNorm. */
-export interface ClipGradNormOptions extends GradNormOptions {
+export interface ClipGradNormOptions extends Pick<GradNormOptions, 'normType'> {
   /**
    * The factor that undoes a loss scale, 1 / factor of a GradScaler. Both norm and scale contain
    * it. Default 1.
@@ -62,14 +67,21 @@ export interface GradNorm {
   readonly scale: Tensor;
 }
 
-const NORM_RULES: OptionRules<GradNormOptions> = {
+const NORM_TYPE = {
   normType: optional({
     expected: 'a number above 0, or Infinity',
-    holds: (value) => typeof value === 'number' && value > 0,
+    holds: (value: unknown) => typeof value === 'number' && value > 0,
+  }),
+};
+const NORM_RULES: OptionRules<GradNormOptions> = {
+  ...NORM_TYPE,
+  onParameter: optional({
+    expected: 'a function',
+    holds: (value) => typeof value === 'function',
   }),
 };
 const CLIP_RULES: OptionRules<ClipGradNormOptions> = {
-  ...NORM_RULES,
+  ...NORM_TYPE,
   unscale: optional(atLeast(0)),
 };
 
@@ -87,9 +99,8 @@ export async function gradNorm(
 ): Promise<number> {
   const operation = 'gradNorm';
   checkOptions(operation, options, NORM_RULES);
-  const { normType = 2 } = options;
   return withGradients(resolveTarget(target, operation), operation, (held) =>
-    normOf(held, normType, operation),
+    normOf(held, options, operation),
   );
 }
 
@@ -128,7 +139,7 @@ export async function clipGradNorm(
         clipOnDevice(parameters, { ...result, maxNorm, unscale });
         return;
       }
-      const norm = (await normOf(held, normType, operation)) * unscale;
+      const norm = (await normOf(held, { normType }, operation)) * unscale;
       setNumber(result.norm, norm);
       setNumber(result.scale, clipCoefficient(norm, maxNorm) * unscale);
     });
@@ -235,30 +246,51 @@ export function areSharded({ parts }: GradientsAtRest): boolean {
   return parts.some(({ elementsOf }) => elementsOf !== undefined);
 }
 
-async function normOf(held: GradientsAtRest, normType: number, operation: string): Promise<number> {
+async function normOf(
+  held: GradientsAtRest,
+  { normType = 2, onParameter }: GradNormOptions,
+  operation: string,
+): Promise<number> {
   const { ranks } = held;
   const parameters = normParameters(held.parameters);
   const isMax = normType === Infinity;
   const nodes = await ranks.attempt(operation, () => gradNodes(parameters, normType));
-  if (!areSharded(held)) {
-    const norm = normOfRoots(
-      nodes.map((values) => joinNormValues(values, isMax)),
-      normType,
-    );
-    return ranks.firstNorm === undefined ? norm : ranks.firstNorm(operation, norm);
+  const roots = areSharded(held)
+    ? await sharedRoots(parameters, nodes, { held, isMax, operation })
+    : nodes.map((values) => joinNormValues(values, isMax));
+  if (onParameter !== undefined) {
+    for (const [i, root] of roots.entries()) {
+      onParameter(parameters[i]!, normOfRoots([root], normType));
+    }
   }
+  const norm = normOfRoots(roots, normType);
+  const isOwn = areSharded(held) || ranks.firstNorm === undefined;
+  return isOwn ? norm : ranks.firstNorm!(operation, norm);
+}
+
+/** The root of each parameter's tree, of whose nodes other ranks have some. */
+async function sharedRoots(
+  parameters: readonly Tensor[],
+  nodes: readonly (readonly NormValue[])[],
+  options: {
+    readonly held: GradientsAtRest;
+    readonly isMax: boolean;
+    readonly operation: string;
+  },
+): Promise<number[]> {
+  const { held, isMax, operation } = options;
+  const { ranks } = held;
   const places = placesOf(parameters, held);
   const values = ownValues(places, nodes, { rank: ranks.rank, isMax });
   if (values.length > 0) {
     await ranks.sum(operation, values);
   }
-  const roots = places.map((ofParameter) =>
+  return places.map((ofParameter) =>
     joinNormValues(
       ofParameter.map(({ level, slot }) => ({ level, value: values[slot]! })),
       isMax,
     ),
   );
-  return normOfRoots(roots, normType);
 }
 
 /**

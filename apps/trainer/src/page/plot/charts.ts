@@ -1,7 +1,7 @@
 // The plots over the steps: what each shows of a step, and how its numbers are written.
 
 import { formatBytes, formatCount, formatMs } from '../../format.js';
-import type { GroupFigures, StepLine } from '../../output/run-records.js';
+import type { StepLine } from '../../output/run-records.js';
 import { NUM_RUN_COLORS, runDash } from '../look/palette.js';
 import type { RunModel } from '../run/run-model.js';
 
@@ -81,6 +81,13 @@ const FIGURES: readonly (readonly [first: string, second?: string])[] = [
 function figureSeries(name: string): ChartSeries {
   return { name, value: ({ figures }) => or(figures?.[name]), isSparse: true, hasDots: true };
 }
+
+const LARGEST_GROUP: ChartSeries = {
+  name: 'largest',
+  value: ({ groups }) =>
+    groups == null ? null : Math.max(...Object.values(groups).map(({ gradNorm }) => gradNorm)),
+  isSparse: true,
+};
 
 export const CHARTS: readonly Chart[] = [
   {
@@ -192,22 +199,11 @@ export const CHARTS: readonly Chart[] = [
     id: 'group-norms',
     title: 'Gradient norm by layer',
     unit: 'before clipping',
-    series: groupSeries(({ gradNorm }) => gradNorm),
-    ofSeveral: [largestOf(({ gradNorm }) => gradNorm)],
+    series: groupSeries,
+    ofSeveral: [LARGEST_GROUP],
     format: digits,
     formatTick: short,
     isLog: true,
-  },
-  {
-    id: 'updates',
-    title: 'Update to weight',
-    unit: 'norm of a step over that of the weights, by layer',
-    series: groupSeries(({ updateRatio }) => updateRatio),
-    ofSeveral: [largestOf(({ updateRatio }) => updateRatio)],
-    format: exponent,
-    formatTick: shortExponent,
-    isLog: true,
-    note: 'About 1e-3 is usual. Far less hardly learns, far more is unstable.',
   },
 ];
 
@@ -220,33 +216,20 @@ export function seriesOf(chart: Chart, run: RunModel, numRuns: number): readonly
 }
 
 /** A series a group of layers: numbered ones by their depth, others in colors of their own. */
-function groupSeries(figure: (group: GroupFigures) => number): (run: RunModel) => ChartSeries[] {
-  return ({ groups }) => {
-    const names = [...groups];
-    const layers = names.filter((name) => /\d+$/.test(name));
-    const others = names.filter((name) => !layers.includes(name));
-    return names.map((name) => {
-      const depth = layers.indexOf(name) / Math.max(1, layers.length - 1);
-      const other = others.indexOf(name) + 1;
-      return {
-        name,
-        value: (line) => {
-          const group = line.groups?.[name];
-          return group === undefined ? null : figure(group);
-        },
-        isSparse: true,
-        ...(other === 0
-          ? { depth }
-          : { color: `run-${other % NUM_RUN_COLORS}`, dash: runDash(other) }),
-      };
-    });
-  };
-}
-
-function largestOf(figure: (group: GroupFigures) => number): ChartSeries {
-  return {
-    name: 'largest',
-    value: ({ groups }) => (groups == null ? null : Math.max(...Object.values(groups).map(figure))),
-    isSparse: true,
-  };
+function groupSeries({ groups }: RunModel): ChartSeries[] {
+  const names = [...groups];
+  const layers = names.filter((name) => /\d+$/.test(name));
+  const others = names.filter((name) => !layers.includes(name));
+  return names.map((name) => {
+    const depth = layers.indexOf(name) / Math.max(1, layers.length - 1);
+    const other = others.indexOf(name) + 1;
+    return {
+      name,
+      value: (line) => line.groups?.[name]?.gradNorm ?? null,
+      isSparse: true,
+      ...(other === 0
+        ? { depth }
+        : { color: `run-${other % NUM_RUN_COLORS}`, dash: runDash(other) }),
+    };
+  });
 }

@@ -12,10 +12,11 @@ import {
 } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../../data/dataset.js';
-import type { RunConfig } from '../../run-config.js';
+import { isWatched, type RunConfig } from '../../run-config.js';
 import type { TaskStrategy } from '../strategies/strategy.js';
 import { sumOverRanks } from '../strategies/sum-over-ranks.js';
 import type { StepOutcome } from '../train-loop.js';
+import { layerNorms, tellsLayers } from './layer-norms.js';
 import type { StepPhase } from './phase-memory.js';
 
 export interface TrainingStepOptions {
@@ -60,7 +61,7 @@ export class TrainingStep {
    * is skipped: every rank knows it from the data, and none computes or sends anything.
    */
   async run(step: number, lr: number): Promise<StepOutcome> {
-    const { device, strategy, group, data } = this.#options;
+    const { config, device, strategy, group, data } = this.#options;
     const lossScale = this.#scaler?.factor ?? 1;
     const numTargets = await data.numTargets(step);
     if (numTargets === 0) {
@@ -69,13 +70,14 @@ export class TrainingStep {
     for (const optimizerGroup of strategy.optimizer.groups) {
       optimizerGroup.lr = lr;
     }
+    const isTold = isWatched(config) && tellsLayers(step + 1, config.steps);
     const { sum: own } = await device.scope(() => this.#gradients(step, lossScale / numTargets));
     own.catch(() => undefined); // seen below, unless the update fails first
-    const { gradNorm, isSkipped } = await this.#update(lossScale);
+    const { isSkipped, ...norms } = await this.#update(lossScale, isTold);
     strategy.optimizer.zeroGrad();
     const loss = (await sumOverRanks(await own, group, 'loss')) / numTargets;
     const numTokens = data.numTokens?.(step);
-    return { loss, numTargets, numTokens, gradNorm, lossScale, isSkipped };
+    return { loss, numTargets, numTokens, ...norms, lossScale, isSkipped };
   }
 
   /**
@@ -108,12 +110,19 @@ export class TrainingStep {
     });
   }
 
-  /** Steps, unless a gradient of any rank overflowed in f16. Collective. */
-  async #update(lossScale: number): Promise<Pick<StepOutcome, 'gradNorm' | 'isSkipped'>> {
+  /**
+   * Steps, unless a gradient of any rank overflowed in f16. Collective.
+   * @param isTold whether the norms of groups of layers are told
+   */
+  async #update(
+    lossScale: number,
+    isTold: boolean,
+  ): Promise<Pick<StepOutcome, 'gradNorm' | 'groups' | 'isSkipped'>> {
     const { config, device, strategy, onPhase } = this.#options;
     onPhase?.('norm');
     // All ranks have the same norm, so they agree on what to skip without asking each other.
-    const norm = (await (this.#options.gradNorm ?? gradNorm)(strategy.module)) / lossScale;
+    const found = await this.#norms(isTold);
+    const norm = found.norm / lossScale;
     const isSkipped = this.#scaler !== undefined && !Number.isFinite(norm);
     this.#scaler?.update(isSkipped);
     onPhase?.('update');
@@ -125,6 +134,20 @@ export class TrainingStep {
         await strategy.step({ gradScale });
       });
     }
-    return { gradNorm: norm, isSkipped };
+    const groups =
+      found.groups &&
+      Object.fromEntries(
+        [...found.groups].map(([group, own]) => [group, { gradNorm: own / lossScale }]),
+      );
+    return { gradNorm: norm, groups, isSkipped };
+  }
+
+  /** The norm of all gradients and, where they are told, those of groups of layers. */
+  async #norms(
+    isTold: boolean,
+  ): Promise<{ readonly norm: number; readonly groups?: ReadonlyMap<string, number> }> {
+    const { module } = this.#options.strategy;
+    const { gradNorm: norm = gradNorm } = this.#options;
+    return isTold && norm === gradNorm ? layerNorms(module) : { norm: await norm(module) };
   }
 }
