@@ -327,7 +327,7 @@ describe.skipIf(chromium === undefined)(
         expect(await page.evaluate(() => document.activeElement?.textContent)).toMatch(/training/);
 
         const outside = page.locator('#norm .outside');
-        expect(await outside.textContent()).toBe('1 value outside');
+        expect(await outside.textContent()).toBe('3 values outside');
         await page.locator('#norm .plot').press('a');
         expect(await outside.isHidden()).toBe(true);
         const all = page.locator('#norm button', { hasText: 'All values' });
