@@ -174,11 +174,12 @@ describe.skipIf(chromium === undefined)(
     });
 
     describe('of reports', () => {
+      let folder: string;
       let file: string;
       let both: string;
 
       beforeAll(async () => {
-        const folder = mkdtempSync(join(tmpdir(), `page-<b>`));
+        folder = mkdtempSync(join(tmpdir(), `page-<b>`));
         const runs = ['first', 'second'].map((name, i) => {
           const path = join(folder, name);
           const directory = new RunDirectory(path);
@@ -222,12 +223,17 @@ describe.skipIf(chromium === undefined)(
         ]);
       });
 
-      it.each(['light', 'dark'] as const)('breaks no rule of axe in %s', async (colorScheme) => {
+      it.each([
+        ['light', 1440, 'both.html'],
+        ['dark', 390, 'one.html'],
+      ] as const)('breaks no rule of axe in %s, %d px wide', async (colorScheme, width, name) => {
         await page.emulateMedia({ colorScheme });
-        await page.goto(pathToFileURL(both).href);
+        await page.setViewportSize({ width, height: 800 });
+        await page.goto(pathToFileURL(join(folder, name)).href);
         await rowsOf('loss');
         await rowsOf('memory');
         expect(await axeViolations(page)).toEqual([]);
+        await page.setViewportSize({ width: 1280, height: 800 });
       });
 
       it('lays runs over each other, any of which can be left out', async () => {

@@ -75,7 +75,7 @@ export class Sparklines {
   }
 
   #button({ id, name }: Spark): HTMLElement {
-    const button = element('button', { type: 'button', 'aria-label': `${name}: to its plot` });
+    const button = element('button', { type: 'button', title: `${name}: to its plot` });
     button.addEventListener('click', () => {
       document.getElementById(id)?.querySelector<HTMLElement>('.plot')?.focus();
     });
