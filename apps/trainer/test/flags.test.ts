@@ -49,6 +49,7 @@ describe('the flags of train', () => {
       '--negatives <N>',
       '--chunk-size <N>',
       '--matryoshka-dims <LIST>',
+      '--class-weights <none|balanced>',
       '--lora-rank <R>',
       '--lora-alpha <X>',
       '--lora-dropout <P>',
