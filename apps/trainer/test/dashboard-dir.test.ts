@@ -14,9 +14,9 @@ import { TOKEN_VARIABLE } from '../src/dashboard/token.js';
 import { SignalError } from '../src/errors.js';
 import { Interrupt } from '../src/interrupt.js';
 import { reportOf } from '../src/output/report.js';
-import type { RunRow, RunsMessages } from '../src/page/page-data.js';
+import type { RunRow, RunsMessages } from '../src/page/run/page-data.js';
+import { unpackSteps } from '../src/page/run/step-table.js';
 import { differing, found, ordered, RUN_COLUMNS } from '../src/page/runs-rows.js';
-import { unpackSteps } from '../src/page/step-table.js';
 import { addLines, BEGUN_MS, madeLine, makeRun } from './support/made-runs.js';
 
 const TOKEN = 'a-token-that-the-test-has-made';
@@ -233,7 +233,7 @@ describe('the table of runs', () => {
   it('orders numbers by size and names by their numbers, and those without a value last', () => {
     const rows = [row('run-10', { loss: 10 }), row('run-9', { loss: 9 }), row('run-2')];
     const names = (column: typeof nameColumn, isDescending: boolean) =>
-      ordered(rows, column, { isDescending }).map(({ name }) => name);
+      ordered(rows, column.read, { isDescending }).map(({ name }) => name);
     expect(names(nameColumn, false)).toEqual(['run-2', 'run-9', 'run-10']);
     expect(names(lossColumn, false)).toEqual(['run-9', 'run-10', 'run-2']);
     expect(names(lossColumn, true)).toEqual(['run-10', 'run-9', 'run-2']);

@@ -20,7 +20,7 @@ import { reportOf } from '../src/output/report.js';
 import { RunDirectory } from '../src/output/run-directory.js';
 import { RunHistory } from '../src/output/run-history.js';
 import type { EventRecord, RunRecord, StepLine } from '../src/output/run-records.js';
-import { packSteps, unpackSteps } from '../src/page/step-table.js';
+import { packSteps, unpackSteps } from '../src/page/run/step-table.js';
 import { parseFlags } from './support/parse-flags.js';
 
 const TOKEN = 'a-token-that-the-test-has-made';

@@ -3,16 +3,16 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import type { RunRecord, StepLine } from '../src/output/run-records.js';
-import type { Chart } from '../src/page/charts.js';
-import { CHARTS } from '../src/page/charts.js';
 import { differing } from '../src/page/compare-view.js';
-import { mixed, NUM_RUN_COLORS, RUN_DASHES } from '../src/page/palette.js';
+import { mixed, NUM_RUN_COLORS, RUN_DASHES } from '../src/page/look/palette.js';
+import type { Chart } from '../src/page/plot/charts.js';
+import { CHARTS } from '../src/page/plot/charts.js';
 import { csvOf, fileName } from '../src/page/plot/export.js';
 import { drawnOf, layersOf, lookOf, valueAt } from '../src/page/plot/layers.js';
 import { logTicks, numOutside, rangeOf } from '../src/page/plot/scale.js';
 import { ownSmoothing, smoothed } from '../src/page/plot/smoothing.js';
 import { stepAxis, tickTexts, workSeconds } from '../src/page/plot/x-axis.js';
-import { RunModel } from '../src/page/run-model.js';
+import { RunModel } from '../src/page/run/run-model.js';
 import { thinned } from '../src/page/sparklines.js';
 
 const lineOf = (step: number, over: Partial<StepLine> = {}): StepLine => ({
@@ -77,11 +77,12 @@ describe('the range', () => {
 
 describe('ticks', () => {
   it.each([
-    [{ low: 0.9, high: 1200 }, [1, 10, 100, 1000]],
+    [{ low: 0.9, high: 1200 }, [1, 3, 10, 30, 100, 300, 1000]],
+    [{ low: 0.9, high: 12_000_000 }, [1, 10, 100, 1000, 10_000, 100_000, 1e6, 1e7]],
     [{ low: 0.04, high: 1.1 }, [0.05, 0.1, 0.2, 0.5, 1]],
-    [{ low: 2.1, high: 2.9 }, [2.2, 2.4, 2.6, 2.8]],
+    [{ low: 2.1, high: 2.9 }, [2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7, 2.8]],
     [{ low: 1e-12, high: 1e3 }, [1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1, 100]],
-  ])('of a logarithmic axis over %o are round', (range, ticks) => {
+  ])('are round on a logarithmic axis over %o', (range, ticks) => {
     expect(logTicks(range)).toEqual(ticks);
   });
 
@@ -117,8 +118,8 @@ describe('a mean over steps', () => {
       tenth,
       100,
     );
-    expect(few.at(-1)).toBeCloseTo(full.at(-1)!, 1);
-    expect(few.at(-1)).not.toBeCloseTo(values.at(-1)!, 1);
+    // Without that it would be a mean over 1000 steps, which is far from it.
+    expect(Math.abs(few.at(-1)! - full.at(-1)!)).toBeLessThan(0.05);
   });
 
   it('is on by itself from 500 steps', () => {
@@ -127,7 +128,7 @@ describe('a mean over steps', () => {
 });
 
 describe('places', () => {
-  it('over time leave out the pauses between commands', () => {
+  it('leave out over time the pauses between commands', () => {
     const at = (ms: number) => ({ atMs: ms, stepMs: 1000 });
     const lines = [at(2000), at(4000), at(103_000), at(102_000)];
     expect(workSeconds(lines, [1000, 100_000])).toEqual([1, 3, 6, 6]);
@@ -147,7 +148,7 @@ describe('places', () => {
     expect(csvOf(axis, drawn)).toBe('step,one training,two training\r\n1,3,\r\n2,,3\r\n4,,3\r\n');
   });
 
-  it('over tokens leave out what is known of no tokens', () => {
+  it('leave out over tokens what is known of no tokens', () => {
     const axis = stepAxis([modelOf([stepOf(1), stepOf(2, { tokens: 128 })])], 'tokens');
     expect(axis.xs).toEqual([128]);
     expect(axis.lines[0]!.map((line) => line?.step)).toEqual([2]);
@@ -265,7 +266,7 @@ describe('looks of runs', () => {
 });
 
 describe('a run', () => {
-  it('that has no end and is not live was killed', () => {
+  it('was killed where it has no end and is not live', () => {
     const records = [beginning, stepOf(1)];
     expect(modelOf(records, 'run', false).state).toBe('killed');
     expect(modelOf(records).state).toBe('training');
@@ -274,7 +275,7 @@ describe('a run', () => {
     expect(modelOf([...records, end]).lastMs).toBe(5000);
   });
 
-  it('that diverged says at which step; one whose targets do not count did not', () => {
+  it('says at which step it diverged, and that no target counted is no divergence', () => {
     expect(modelOf([stepOf(1), stepOf(2, { loss: null })]).divergedAt).toBe(2);
     expect(modelOf([stepOf(1, { loss: null, targets: 0 })]).divergedAt).toBeUndefined();
     expect(modelOf([stepOf(1, { loss: null, skipped: true })]).divergedAt).toBeUndefined();

@@ -15,7 +15,7 @@ import { RunMonitor } from '../src/output/run-monitor.js';
 import type { RunRecorderOptions } from '../src/output/run-recorder.js';
 import type { EventRecord, RunRecord } from '../src/output/run-records.js';
 import { Terminal } from '../src/output/terminal.js';
-import { type PageRecord, unpackSteps } from '../src/page/step-table.js';
+import { type PageRecord, unpackSteps } from '../src/page/run/step-table.js';
 import { CommWatch, commTimes } from '../src/rank/comm-watch.js';
 import type { RankEvent, RankStatus } from '../src/rank/events.js';
 import { STEP_PHASES } from '../src/rank/step/phase-memory.js';

@@ -3,8 +3,8 @@
 import { describe, expect, it } from 'vitest';
 import { RunHistory } from '../src/output/run-history.js';
 import type { StepLine } from '../src/output/run-records.js';
-import { runOf } from '../src/page/run-model.js';
-import { ThinnedSteps, thinSteps } from '../src/page/thin-steps.js';
+import { runOf } from '../src/page/run/run-model.js';
+import { ThinnedSteps, thinSteps } from '../src/page/run/thin-steps.js';
 import { splitMix32 } from '../src/seeded-random.js';
 import { madeLine } from './support/made-runs.js';
 

@@ -9,7 +9,7 @@ import { RUN_FILES } from '../files/run-files.js';
 import { endAfter } from '../output/report.js';
 import type { RunSummary } from '../output/run-directory.js';
 import type { RunEndKind, RunRecord, StepLine } from '../output/run-records.js';
-import type { RunRow, Setting } from '../page/page-data.js';
+import type { RunRow, Setting } from '../page/run/page-data.js';
 import { standingOf } from '../saves/run-standing.js';
 
 /** The end of a file in which its last lines are, unless a reason or a group of ranks is huge. */

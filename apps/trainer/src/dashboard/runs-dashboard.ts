@@ -2,8 +2,8 @@
 // somebody has chosen. It only reads, and only while somebody looks.
 
 import { linesOfEach } from '../output/report.js';
-import { MOST_CHOSEN, type RunsMessages } from '../page/page-data.js';
-import { packSteps } from '../page/step-table.js';
+import { MOST_CHOSEN, type RunsMessages } from '../page/run/page-data.js';
+import { packSteps } from '../page/run/step-table.js';
 import { FollowedRun } from './followed-run.js';
 import { PageServer, type PageServerOptions, type Reader } from './page-server.js';
 import { RunsFolder } from './runs-folder.js';

@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto';
 import { type Dirent, existsSync, readdirSync } from 'node:fs';
 import { basename, join, relative, resolve } from 'node:path';
 import { RUN_FILES } from '../files/run-files.js';
-import type { RunRow, RunsMessages } from '../page/page-data.js';
+import type { RunRow, RunsMessages } from '../page/run/page-data.js';
 import { RowReader } from './row-reader.js';
 
 /** The folders below the one that is served: runs/a/b/c/d is found in runs. */

@@ -3,8 +3,8 @@
 
 import { basename, resolve } from 'node:path';
 import { PAGE_HTML } from '../page/index.html';
-import type { PageData, RunTold } from '../page/page-data.js';
-import { MOST_LINES } from '../page/thin-steps.js';
+import type { PageData, RunTold } from '../page/run/page-data.js';
+import { MOST_LINES } from '../page/run/thin-steps.js';
 import { standingOf } from '../saves/run-standing.js';
 import { RunReader } from './read-run.js';
 import { RunHistory } from './run-history.js';

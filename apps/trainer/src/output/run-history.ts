@@ -1,7 +1,7 @@
 // What a reader that comes late has to be told of a run, bounded however long the run is.
 
-import { type PageRecord, packSteps } from '../page/step-table.js';
-import { MOST_LINES, ThinnedSteps } from '../page/thin-steps.js';
+import { type PageRecord, packSteps } from '../page/run/step-table.js';
+import { MOST_LINES, ThinnedSteps } from '../page/run/thin-steps.js';
 import type { EventRecord, RunRecord } from './run-records.js';
 
 type RankRecord = Extract<RunRecord, { readonly type: 'rank' }>;

@@ -53,13 +53,12 @@ export type EventRecord =
       readonly prompt: string;
       readonly text: string;
     }
+  /** The work of a token, and the most that all devices together were measured at. */
   | ({ readonly type: 'compute' } & ComputeTold)
   | ({ readonly type: 'classes'; readonly step: number } & ClassesTold)
   | ({ readonly type: 'save'; readonly atMs: number } & SaveWritten)
   /** A save has made room for newer ones, or was set aside as one that is not good. */
   | ({ readonly type: 'saveGone'; readonly atMs: number } & SaveGone)
-  /** The work of a token, and the most that the devices of all ranks together were measured at. */
-  | { readonly type: 'compute'; readonly flopsPerToken: number; readonly peakFlops?: number }
   | { readonly type: 'warning'; readonly text: string }
   | {
       readonly type: 'rankEnd';

@@ -2,8 +2,8 @@
 // down.
 
 import { formatBytes, formatCount, formatMs } from '../format.js';
-import { spanText } from '../page/times.js';
 import type { StepMetrics, StepResources } from '../rank/events.js';
+import { spanText } from '../times.js';
 import type { Pace } from './step-pace.js';
 
 const BAR = ' | ';

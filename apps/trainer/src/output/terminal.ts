@@ -5,8 +5,8 @@
 import { SingleBar } from 'cli-progress';
 import pc from 'picocolors';
 import { formatBytes } from '../format.js';
-import { spanText } from '../page/times.js';
 import type { StepMetrics, StepResources } from '../rank/events.js';
+import { spanText } from '../times.js';
 import { printable } from './printable.js';
 import { stepLine } from './step-line.js';
 import { StepPace } from './step-pace.js';

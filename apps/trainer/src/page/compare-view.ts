@@ -2,12 +2,12 @@
 // differ. A click on a column's name sorts by it, and a run's box draws or hides it.
 
 import { formatBytes, formatCount, formatMs } from '../format.js';
-import { type Child, dataElement, element } from './element.js';
-import { runDash } from './palette.js';
-import { lineMark } from './plot/legend.js';
+import { spanText } from '../times.js';
+import { type Child, dataElement, element } from './look/element.js';
+import { runMark } from './plot/legend.js';
 import { workSeconds } from './plot/x-axis.js';
-import type { RunModel } from './run-model.js';
-import { spanText } from './times.js';
+import type { RunModel } from './run/run-model.js';
+import { ordered } from './runs-rows.js';
 
 interface Column {
   readonly name: string;
@@ -23,7 +23,7 @@ export class CompareView {
   readonly #body = element('tbody');
   readonly #rows: readonly { readonly row: HTMLElement; readonly name: HTMLElement }[];
   #columns: readonly Column[] = [];
-  #sorted: { readonly name: string; readonly isDown: boolean } | undefined;
+  #sorted: { readonly name: string; readonly isDescending: boolean } | undefined;
 
   /** @param onShow called where a run's box is changed */
   constructor(runs: readonly RunModel[], onShow: (run: number, isShown: boolean) => void) {
@@ -31,8 +31,7 @@ export class CompareView {
     this.#rows = runs.map((run, i) => {
       const box = element('input', { type: 'checkbox', checked: true });
       box.addEventListener('change', () => onShow(i, box.checked));
-      const mark = lineMark({ color: `var(--run-${i})`, dash: runDash(i) });
-      const label = element('label', {}, [box, mark, run.name]);
+      const label = element('label', {}, [box, runMark(i), run.name]);
       return { row: element('tr'), name: element('th', { scope: 'row' }, [label]) };
     });
     const table = element('table', {}, [
@@ -74,8 +73,8 @@ export class CompareView {
   #heading({ name }: Column): HTMLElement {
     const button = element('button', { type: 'button' }, [name]);
     button.addEventListener('click', () => {
-      const isDown = this.#sorted?.name === name && !this.#sorted.isDown;
-      this.#sorted = { name, isDown };
+      const isDescending = this.#sorted?.name === name && !this.#sorted.isDescending;
+      this.#sorted = { name, isDescending };
       this.#sort();
     });
     return element('th', { scope: 'col' }, [button]);
@@ -85,35 +84,18 @@ export class CompareView {
     const column = this.#columns.find(({ name }) => name === this.#sorted?.name);
     for (const [i, head] of [...this.#head.children].entries()) {
       const isSorted = this.#columns[i] === column;
-      const way = this.#sorted?.isDown ? 'descending' : 'ascending';
+      const way = this.#sorted?.isDescending ? 'descending' : 'ascending';
       head.setAttribute('aria-sort', isSorted ? way : 'none');
     }
-    const order = [...this.#runs.keys()];
-    if (column !== undefined) {
-      const keys = this.#runs.map((run) => column.key(run));
-      order.sort((a, b) => compareKeys(keys[a], keys[b], this.#sorted!.isDown));
-    }
+    const all = [...this.#runs.keys()];
+    const key = (i: number) => column?.key(this.#runs[i]!);
+    const order = ordered(all, key, { isDescending: this.#sorted?.isDescending === true });
     const rows = order.map((i) => this.#rows[i]!.row);
     // An element that is moved loses the focus, so those in their places stay.
     if (rows.some((row, i) => this.#body.children[i] !== row)) {
       this.#body.replaceChildren(...rows);
     }
   }
-}
-
-function compareKeys(
-  a: number | string | undefined,
-  b: number | string | undefined,
-  isDown: boolean,
-): number {
-  if (a === undefined || b === undefined) {
-    return Number(a === undefined) - Number(b === undefined);
-  }
-  const order =
-    typeof a === 'number' && typeof b === 'number'
-      ? a - b
-      : String(a).localeCompare(String(b), 'en', { numeric: true });
-  return isDown ? -order : order;
 }
 
 function figure(

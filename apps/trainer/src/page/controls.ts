@@ -1,9 +1,9 @@
 // What holds for all plots: what they run over, and how much noise is taken away.
 
-import { element } from './element.js';
+import { element } from './look/element.js';
 import { ownSmoothing, SMOOTHINGS } from './plot/smoothing.js';
 import { hasTokens, type XKind } from './plot/x-axis.js';
-import type { RunModel } from './run-model.js';
+import type { RunModel } from './run/run-model.js';
 
 const KINDS = { step: 'step', tokens: 'tokens', time: 'time at work' } as const;
 

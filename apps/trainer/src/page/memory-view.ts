@@ -2,8 +2,8 @@
 // other, and a table.
 
 import { formatBytes } from '../format.js';
-import { card, dataElement, element, svg, swatch } from './element.js';
-import { prefixOf, type RankModel, type RunModel } from './run-model.js';
+import { card, dataElement, element, svg, swatch } from './look/element.js';
+import { prefixOf, type RankModel, type RunModel } from './run/run-model.js';
 import { TableView } from './table-view.js';
 
 /** The tags from the bottom up: memory that stays lies below memory that comes and goes. */

@@ -2,8 +2,8 @@
 // with.
 
 import { formatBytes, formatMs } from '../format.js';
-import { type Child, card, dataElement, element } from './element.js';
-import type { RunModel } from './run-model.js';
+import { type Child, card, dataElement, element } from './look/element.js';
+import type { RunModel } from './run/run-model.js';
 import { tableOf, tableRow } from './table-view.js';
 
 /** With more runs than this their notes are closed. */

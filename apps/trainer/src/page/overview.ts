@@ -2,10 +2,10 @@
 
 import { formatBytes, formatCount, formatMs } from '../format.js';
 import type { StepLine } from '../output/run-records.js';
-import { dataElement, element } from './element.js';
+import { agoText, spanText } from '../times.js';
+import { dataElement, element } from './look/element.js';
 import { workSeconds } from './plot/x-axis.js';
-import type { RunModel } from './run-model.js';
-import { agoText, spanText } from './times.js';
+import type { RunModel } from './run/run-model.js';
 
 /** The number of recent steps whose times predict how long the remaining ones will take. */
 const RECENT_STEPS = 100;
@@ -94,24 +94,22 @@ export class Overview {
 
   /** What the run has worked through, how fast, and what it spent beside its steps. */
   #workTiles({ tokens, epoch, tokensPerSecond }: StepLine): (HTMLElement | undefined)[] {
-    const { compute, beside, lines, beginnings } = this.#run;
+    const { compute, lines, beginnings } = this.#run;
     const flops = compute && compute.flopsPerToken * tokensPerSecond;
     const share = flops && compute?.peakFlops ? flops / compute.peakFlops : undefined;
     const workMs = 1000 * (workSeconds(lines, beginnings).at(-1) ?? 0);
-    const spent = (name: string, ms: number) =>
-      tile(
-        name,
-        ms || undefined,
-        ms < 60_000 ? formatMs(ms) : spanText(ms),
-        workMs > 0 ? percent(ms / workMs) : undefined,
-      );
+    const spent = (name: string, key: 'evalMs' | 'saveWaitMs') => {
+      const ms = lines.reduce((sum, line) => sum + (line[key] ?? 0), 0);
+      const share = workMs > 0 ? `${percent(ms / workMs)} of the time` : undefined;
+      return tile(name, ms || undefined, ms < 60_000 ? formatMs(ms) : spanText(ms), share);
+    };
     return [
       tile('Tokens seen', tokens, formatCount(tokens ?? 0)),
       tile('Epoch', epoch, epoch?.toFixed(2)),
       tile('FLOP/s', flops, formatFlops(flops ?? 0)),
       tile('Of the peak', share, percent(share ?? 0)),
-      spent('In evaluation', beside.evalMs),
-      spent('Waited for saves', beside.saveWaitMs),
+      spent('In evaluation', 'evalMs'),
+      spent('Waited for saves', 'saveWaitMs'),
     ];
   }
 }

@@ -1,11 +1,11 @@
 // Starts the page: of runs whose records are in the page itself, of a run that its command reports
 // live, or of all runs under a folder, which the first message of the command tells.
 
-import type { PageData, RunsMessages } from './page-data.js';
-import { RunModel, runOf } from './run-model.js';
+import type { PageData, RunsMessages } from './run/page-data.js';
+import { RunModel, runOf } from './run/run-model.js';
+import type { PageRecord } from './run/step-table.js';
 import { RunPage } from './run-page.js';
 import { RunsView } from './runs-view.js';
-import type { PageRecord } from './step-table.js';
 import { followEvents, type StreamState } from './stream.js';
 
 const MESSAGES: Readonly<Record<StreamState, string>> = {

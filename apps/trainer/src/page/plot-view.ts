@@ -4,18 +4,18 @@
 
 import uPlot from 'uplot';
 import { formatCount } from '../format.js';
-import type { Chart } from './charts.js';
-import { card, dataElement, element } from './element.js';
-import { type Palette, readPalette } from './palette.js';
+import { card, dataElement, element } from './look/element.js';
+import { type Palette, readPalette } from './look/palette.js';
+import type { Chart } from './plot/charts.js';
 import { drawOptions } from './plot/draw-options.js';
 import { csvOf, download, fileName, pictureOf } from './plot/export.js';
-import { FullSize } from './plot/full-size.js';
 import { answerKey } from './plot/keyboard.js';
 import { type Drawn, drawnOf, type Layer, layersOf, lookOf, valueAt } from './plot/layers.js';
 import { Legend } from './plot/legend.js';
+import { PlotTools } from './plot/tools.js';
 import { placeText, type StepAxis, stepAxis } from './plot/x-axis.js';
-import type { RunModel } from './run-model.js';
-import { TableView } from './table-view.js';
+import type { RunModel } from './run/run-model.js';
+import { type TableContent, TableView } from './table-view.js';
 
 export { type StepAxis, stepAxis };
 
@@ -35,14 +35,11 @@ export class PlotView {
   readonly #legend = new Legend((name) => this.#toggle(name));
   readonly #readout = element('output', { class: 'readout' });
   readonly #outside = element('p', { class: 'outside' });
-  readonly #fullSize: FullSize;
+  readonly #tools: PlotTools;
   readonly #table: TableView;
   readonly #observer: ResizeObserver;
   readonly #hidden = new Set<string>();
-  readonly #log: HTMLButtonElement;
-  readonly #whole: HTMLButtonElement;
   #plot: uPlot | undefined;
-  #plotKind: StepAxis['kind'] | undefined;
   #drawn: readonly Drawn[] = [];
   #layers: readonly Layer[] = [];
   #axis: StepAxis = { kind: 'step', xs: [], lines: [] };
@@ -56,21 +53,16 @@ export class PlotView {
       role: 'group',
       'aria-label': `${chart.title}. Arrows move along, plus and minus zoom, 0 shows all, L is the logarithmic axis, A all values, F full size.`,
     });
-    this.#table = new TableView(`${chart.title} by step`, () => this.#content());
-    const redraw = () => this.update(this.#axis, { isNew: true });
-    this.#log = toggleButton('Log', { isOn: chart.isLog === true, onChange: redraw });
-    this.#log.title = 'Logarithmic axis';
-    this.#log.hidden = this.#isStacked;
-    this.#whole = toggleButton('All values', { isOn: false, onChange: redraw });
-    this.#whole.title = 'A range with all values in it, spikes too';
-    const full = element('button', { type: 'button' });
-    const tools = element('div', { class: 'tools' }, [
-      this.#log,
-      this.#whole,
-      plainButton('CSV', () => this.#saveTable()),
-      plainButton('PNG', () => this.#savePicture()),
-      full,
-    ]);
+    this.#table = new TableView(`${chart.title} by step`, () =>
+      tableOfPlot(this.#chart, this.#axis, this.#drawn),
+    );
+    this.#tools = new PlotTools({
+      isStacked: this.#isStacked,
+      isLog: chart.isLog === true,
+      onChange: () => this.update(this.#axis, { isNew: true }),
+      onTable: () => this.#saveTable(),
+      onPicture: () => this.#savePicture(),
+    });
     const note = chart.note === undefined ? [] : [element('p', { class: 'note' }, [chart.note])];
     this.root = card(chart.id, chart.title, {
       beside: [element('span', { class: 'unit' }, [chart.unit]), this.#readout],
@@ -78,10 +70,10 @@ export class PlotView {
         this.#legend.root,
         element('div', { class: 'drawing' }, [this.#host, this.#outside]),
         ...note,
-        element('div', { class: 'foot' }, [this.#table.root, tools]),
+        element('div', { class: 'foot' }, [this.#table.root, this.#tools.root]),
       ],
     });
-    this.#fullSize = new FullSize(this.root, full);
+    this.#tools.open(this.root);
     this.#host.addEventListener('keydown', (event) => this.#onKey(event));
     this.#observer = new ResizeObserver(() => this.#resize());
     this.#observer.observe(this.#host);
@@ -93,7 +85,11 @@ export class PlotView {
    */
   update(axis: StepAxis, { isNew }: { readonly isNew: boolean }): void {
     const { runs, isShown } = this.#settings;
-    const isOther = isNew || axis.kind !== this.#axis.kind;
+    if (axis.kind !== this.#axis.kind) {
+      // The part that is zoomed to is none of the new axis.
+      this.#plot?.destroy();
+      this.#plot = undefined;
+    }
     this.#axis = axis;
     this.#drawn = drawnOf(this.#chart, runs, { axis, isShown });
     this.root.hidden = !this.#drawn.some(({ values }) => values.some((value) => value != null));
@@ -104,12 +100,12 @@ export class PlotView {
       isShown: (drawn) => !this.#hidden.has(drawn.name),
       smoothing: this.#smoothing,
       isStacked: this.#isStacked,
-      isLog: this.#isLog,
-      isWhole: isOn(this.#whole),
+      isLog: this.#tools.isLog,
+      isWhole: this.#tools.isWhole,
     });
     const data = [axis.xs, ...this.#layers.map(({ values }) => values)] as uPlot.AlignedData;
-    if (this.#plot === undefined || isOther || this.#plot.series.length !== data.length) {
-      this.#draw(data, { keepsZoom: axis.kind === this.#plotKind });
+    if (this.#plot === undefined || isNew || this.#plot.series.length !== data.length) {
+      this.#draw(data);
     } else {
       const isZoomed = this.#isZoomed;
       this.#plot.setData(data, !isZoomed);
@@ -123,7 +119,7 @@ export class PlotView {
 
   /** Leaves the page. */
   dispose(): void {
-    this.#fullSize.close();
+    this.#tools.close();
     this.#observer.disconnect();
     this.#plot?.destroy();
   }
@@ -132,20 +128,16 @@ export class PlotView {
     return this.#chart.isStacked === true && this.#settings.runs.length === 1;
   }
 
-  get #isLog(): boolean {
-    return isOn(this.#log) && !this.#isStacked;
-  }
-
   get #smoothing(): number {
     return this.#chart.isNoisy ? this.#settings.smoothing() : 1;
   }
 
   /** Makes the plot anew; the part that is zoomed to stays. */
-  #draw(data: uPlot.AlignedData, { keepsZoom }: { readonly keepsZoom: boolean }): void {
+  #draw(data: uPlot.AlignedData): void {
     const { runs } = this.#settings;
     const palette = readPalette();
     const look = (drawn: Drawn) => lookOf(drawn, palette, runs.length);
-    const zoomed = this.#plot && keepsZoom && this.#isZoomed ? this.#plot.scales.x! : undefined;
+    const zoomed = this.#plot && this.#isZoomed ? this.#plot.scales.x! : undefined;
     this.#plot?.destroy();
     const options = drawOptions({
       chart: this.#chart,
@@ -155,13 +147,12 @@ export class PlotView {
       palette,
       size: this.#size,
       isStacked: this.#isStacked,
-      isLog: this.#isLog,
-      isWhole: isOn(this.#whole),
+      isLog: this.#tools.isLog,
+      isWhole: this.#tools.isWhole,
       onCursor: () => this.#showValues(),
       onOutside: (count) => this.#showOutside(count),
     });
     this.#plot = new uPlot(options, data, this.#host);
-    this.#plotKind = this.#axis.kind;
     if (zoomed?.min != null && zoomed.max != null) {
       this.#plot.setScale('x', { min: zoomed.min, max: zoomed.max });
     }
@@ -198,29 +189,6 @@ export class PlotView {
       this.#hidden.add(name);
     }
     this.update(this.#axis, { isNew: true });
-  }
-
-  #content() {
-    const { xs, kind } = this.#axis;
-    const present = [...xs.keys()].filter((i) =>
-      this.#drawn.some(({ values }) => values[i] != null),
-    );
-    return {
-      columns: [
-        { step: 'Step', tokens: 'Tokens', time: 'Time' }[kind],
-        ...this.#drawn.map(({ name }) => name),
-      ],
-      numRows: present.length,
-      row: (index: number) => {
-        const i = present[present.length - 1 - index]!;
-        return [
-          kind === 'step' ? String(xs[i]) : placeText(kind, xs[i]!),
-          ...this.#drawn.map(({ values }) =>
-            dataElement(values[i], values[i] == null ? '' : this.#chart.format(values[i])),
-          ),
-        ];
-      },
-    };
   }
 
   get #names(): string[] {
@@ -273,38 +241,10 @@ export class PlotView {
     if (this.#plot === undefined || event.ctrlKey || event.metaKey || event.altKey) {
       return;
     }
-    const button = { l: this.#log, a: this.#whole }[event.key.toLowerCase()];
-    if (button !== undefined) {
-      button.click();
-    } else if (event.key.toLowerCase() === 'f') {
-      this.#fullSize.toggle();
-    } else if (!answerKey(this.#plot, this.#axis.xs, event.key)) {
-      return;
+    if (this.#tools.answer(event.key) || answerKey(this.#plot, this.#axis.xs, event.key)) {
+      event.preventDefault();
     }
-    event.preventDefault();
   }
-}
-
-function plainButton(text: string, onClick: () => void): HTMLButtonElement {
-  const button = element('button', { type: 'button' }, [text]);
-  button.addEventListener('click', onClick);
-  return button;
-}
-
-function toggleButton(
-  text: string,
-  { isOn: isPressed, onChange }: { readonly isOn: boolean; readonly onChange: () => void },
-): HTMLButtonElement {
-  const button = plainButton(text, () => {
-    button.setAttribute('aria-pressed', String(!isOn(button)));
-    onChange();
-  });
-  button.setAttribute('aria-pressed', String(isPressed));
-  return button;
-}
-
-function isOn(button: HTMLButtonElement): boolean {
-  return button.getAttribute('aria-pressed') === 'true';
 }
 
 function colorsOf(palette: Palette) {
@@ -312,5 +252,30 @@ function colorsOf(palette: Palette) {
     back: palette.color('card'),
     text: palette.color('text'),
     muted: palette.color('muted'),
+  };
+}
+
+/** The values as they are, by place. */
+function tableOfPlot(
+  { format }: Chart,
+  { xs, kind }: StepAxis,
+  drawn: readonly Drawn[],
+): TableContent {
+  const present = [...xs.keys()].filter((i) => drawn.some(({ values }) => values[i] != null));
+  return {
+    columns: [
+      { step: 'Step', tokens: 'Tokens', time: 'Time' }[kind],
+      ...drawn.map(({ name }) => name),
+    ],
+    numRows: present.length,
+    row: (index) => {
+      const i = present[present.length - 1 - index]!;
+      return [
+        kind === 'step' ? String(xs[i]) : placeText(kind, xs[i]!),
+        ...drawn.map(({ values }) =>
+          dataElement(values[i], values[i] == null ? '' : format(values[i])),
+        ),
+      ];
+    },
   };
 }

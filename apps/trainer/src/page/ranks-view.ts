@@ -1,10 +1,10 @@
 // The ranks and their health: what each is doing, when it was last heard of, and how it left.
 
 import { formatBytes, formatMs } from '../format.js';
-import { card, dataElement, element } from './element.js';
-import { prefixOf, type RankModel, type RunModel } from './run-model.js';
+import { agoText } from '../times.js';
+import { card, dataElement, element } from './look/element.js';
+import { prefixOf, type RankModel, type RunModel } from './run/run-model.js';
 import { tableOf, tableRow } from './table-view.js';
-import { agoText } from './times.js';
 
 export class RanksView {
   readonly root: HTMLElement;

@@ -1,16 +1,16 @@
 // The page of one run, or of several that are drawn over each other: its views, and when they are
 // drawn.
 
-import { CHARTS } from './charts.js';
 import { CompareView } from './compare-view.js';
 import { Controls } from './controls.js';
-import { element } from './element.js';
+import { element } from './look/element.js';
 import { MemoryView } from './memory-view.js';
 import { NotesView } from './notes-view.js';
 import { Overview } from './overview.js';
+import { CHARTS } from './plot/charts.js';
 import { PlotView, stepAxis } from './plot-view.js';
 import { RanksView } from './ranks-view.js';
-import type { RunModel } from './run-model.js';
+import type { RunModel } from './run/run-model.js';
 import { Sparklines } from './sparklines.js';
 
 /** The page is drawn at most this often, however fast steps are. */

@@ -1,7 +1,7 @@
 // What the table of runs shows: which settings differ, in which order runs stand, and which of them
 // a text finds.
 
-import type { RunRow, Setting } from './page-data.js';
+import type { RunRow, Setting } from './run/page-data.js';
 
 /** A column of the table; a setting's is called by the name of its flag. */
 export interface RunColumn {
@@ -51,12 +51,12 @@ export function found(rows: readonly RunRow[], text: string): readonly RunRow[] 
   });
 }
 
-/** The runs in order; those without a value stand last either way. */
-export function ordered(
-  rows: readonly RunRow[],
-  { read }: Pick<RunColumn, 'read'>,
+/** The rows in order; those without a value stand last either way. */
+export function ordered<Row>(
+  rows: readonly Row[],
+  read: (row: Row) => Setting | undefined,
   { isDescending }: Pick<RunOrder, 'isDescending'>,
-): RunRow[] {
+): Row[] {
   const sign = isDescending ? -1 : 1;
   return [...rows].sort((a, b) => {
     const [x, y] = [read(a), read(b)];

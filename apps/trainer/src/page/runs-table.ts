@@ -2,10 +2,10 @@
 // a box in each row.
 
 import { formatBytes, formatCount } from '../format.js';
-import { card, dataElement, element } from './element.js';
-import { MOST_CHOSEN, type RunRow } from './page-data.js';
-import { NUM_RUN_COLORS, runDash } from './palette.js';
-import { lineMark } from './plot/legend.js';
+import { agoText } from '../times.js';
+import { card, dataElement, element } from './look/element.js';
+import { runMark } from './plot/legend.js';
+import { MOST_CHOSEN, type RunRow } from './run/page-data.js';
 import {
   differing,
   found,
@@ -14,7 +14,6 @@ import {
   type RunColumn,
   type RunOrder,
 } from './runs-rows.js';
-import { agoText } from './times.js';
 
 export interface RunsTableOptions {
   /** The address of a run's own page. */
@@ -73,7 +72,7 @@ export class RunsTable {
       ...columns.map((column) => this.#headOf(column)),
     );
     this.#body.replaceChildren(
-      ...ordered(shown, by, this.#order).map((row) => this.#rowOf(row, columns)),
+      ...ordered(shown, by.read, this.#order).map((row) => this.#rowOf(row, columns)),
     );
     if (focused instanceof HTMLElement && this.root.contains(focused)) {
       focused.focus({ preventScroll: true });
@@ -113,8 +112,7 @@ export class RunsTable {
     const at = chosen.indexOf(row.id);
     box.checked = at >= 0;
     box.disabled = at < 0 && chosen.length >= MOST_CHOSEN;
-    const mark =
-      at < 0 ? [] : [lineMark({ color: `var(--run-${at % NUM_RUN_COLORS})`, dash: runDash(at) })];
+    const mark = at < 0 ? [] : [runMark(at)];
     const [, ...others] = columns;
     return element('tr', { 'data-run': row.id }, [
       element('td', {}, [element('span', { class: 'choice' }, [box, ...mark])]),

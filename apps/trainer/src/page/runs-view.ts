@@ -1,9 +1,9 @@
 // The page of all runs under a folder: their table, and below it those that are chosen; or, at its
 // own address, one of them alone.
 
-import { element } from './element.js';
-import type { RunRow, RunsMessages } from './page-data.js';
-import { type RunModel, runOf } from './run-model.js';
+import { element } from './look/element.js';
+import type { RunRow, RunsMessages } from './run/page-data.js';
+import { type RunModel, runOf } from './run/run-model.js';
 import { RunPage } from './run-page.js';
 import { RunsTable } from './runs-table.js';
 

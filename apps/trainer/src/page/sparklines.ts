@@ -1,13 +1,13 @@
-// A row of small lines for a phone, where the plots are far below: loss, validation, rate and speed.
-// A click on one goes to its plot.
+// A row of small lines for a phone, where the plots are far below: loss, validation, rate and
+// speed. A click on one goes to its plot.
 
 import { formatCount } from '../format.js';
 import type { StepLine } from '../output/run-records.js';
-import { element, svg } from './element.js';
+import { element, svg } from './look/element.js';
 import { type Column, valueAt } from './plot/layers.js';
 import { rangeOf } from './plot/scale.js';
 import { ownSmoothing, smoothed } from './plot/smoothing.js';
-import type { RunModel } from './run-model.js';
+import type { RunModel } from './run/run-model.js';
 
 interface Spark {
   readonly name: string;
@@ -64,7 +64,7 @@ export class Sparklines {
       const columns = shown.map((run) => columnOf(this.#runs[run]!.lines, spark));
       const values = columns.map((column) => valueAt(column, column.length - 1));
       const [value] = values;
-      button.hidden = values.every((one) => one === undefined);
+      button.hidden = values.every((last) => last === undefined);
       const text = value === undefined || shown.length > 1 ? '' : spark.format(value);
       button.replaceChildren(
         element('span', { class: 'spark-name' }, [spark.name]),

@@ -1,6 +1,6 @@
 // The table beside a plot: the same numbers, one page at a time, made when somebody opens it.
 
-import { type Child, element } from './element.js';
+import { type Child, element } from './look/element.js';
 
 const PAGE_ROWS = 50;
 

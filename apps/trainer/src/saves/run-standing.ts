@@ -2,8 +2,8 @@
 
 import { hasOwner, nodeFiles } from '@shardweave/shard-store/node';
 import type { RunEndKind } from '../output/run-records.js';
-import type { RunTold } from '../page/page-data.js';
-import { spanText } from '../page/times.js';
+import type { RunTold } from '../page/run/page-data.js';
+import { spanText } from '../times.js';
 
 /**
  * A run on another machine is taken for dead after so long without a line: longer than most steps

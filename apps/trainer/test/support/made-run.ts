@@ -89,7 +89,7 @@ export const madeRun = (shift: number): RunRecord[] => [
     const save = { bytes: 5000, ms: 30, waitMs: 2, atMs: 6000 };
     return { type: 'save', step: at, directory: `${EVIL}${at}`, ...save };
   }),
-  { type: 'saveGone', step: 50, directory: `${EVIL}50`, atMs: 0 },
+  { type: 'saveGone', step: 50, directory: `${EVIL}50`, atMs: 6500 },
   { type: 'warning', text: EVIL },
   { type: 'rankEnd', rank: 1, end: 'failed', reason: EVIL, atMs: 7000 },
   { type: 'runEnd', end: 'failed', reason: EVIL, atMs: 7000 },

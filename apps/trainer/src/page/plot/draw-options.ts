@@ -1,8 +1,8 @@
 // What the drawing library is told: axes, ranges, and how each layer looks.
 
 import type uPlot from 'uplot';
-import type { Chart } from '../charts.js';
-import type { Palette } from '../palette.js';
+import type { Palette } from '../look/palette.js';
+import type { Chart } from './charts.js';
 import type { Layer, Look } from './layers.js';
 import { logTicks, numOutside, rangeOf } from './scale.js';
 import { tickSteps, tickTexts, type XKind } from './x-axis.js';
@@ -28,6 +28,7 @@ const SYNC = 'steps';
 const MOST_DOTS = 40;
 const FAINT = '40';
 const AREA = '66';
+const ROOM = 0.05; // above all values, where the axis begins at zero
 const WIDTHS = { faint: 1, line: 1.75, sparse: 2.25 } as const;
 const CHARACTER_PX = 6.7; // of a tick at 12px, a little more than a digit is wide
 const TICK_ROOM_PX = 14;
@@ -87,7 +88,9 @@ function yScale({ chart, layers, isLog, isWhole, onOutside }: DrawOptions): uPlo
         return isLog ? [1, 10] : [0, 1];
       }
       const low = chart.isFromZero && !isLog ? Math.min(0, found.low) : found.low;
-      const range = { low: Math.max(low, isLog ? Number.MIN_VALUE : low), high: found.high };
+      // A line that never changes must not lie on the edge.
+      const high = low < found.low ? found.high + ROOM * (found.high - low) : found.high;
+      const range = { low: Math.max(low, isLog ? Number.MIN_VALUE : low), high };
       const seen = counted.map((i) => columns[i]!);
       onOutside(numOutside(seen, range, part));
       return [range.low, range.high];

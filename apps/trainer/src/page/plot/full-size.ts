@@ -1,7 +1,7 @@
 // A card over the whole window. It is the same card, moved into a dialog and back, so that whatever
 // is chosen in it stays, and a live run goes on in it.
 
-import { element } from '../element.js';
+import { element } from '../look/element.js';
 
 export class FullSize {
   readonly #card: HTMLElement;

@@ -1,10 +1,9 @@
 // What a plot draws: the series of each run, and the layers that they become on the canvas.
 
 import type { StepLine } from '../../output/run-records.js';
-import { type Chart, type ChartSeries, seriesOf } from '../charts.js';
-import type { Palette } from '../palette.js';
-import { runDash } from '../palette.js';
-import { prefixOf, type RunModel } from '../run-model.js';
+import { type Palette, runDash } from '../look/palette.js';
+import { prefixOf, type RunModel } from '../run/run-model.js';
+import { type Chart, type ChartSeries, seriesOf } from './charts.js';
 import { rangeOf } from './scale.js';
 import { smoothed } from './smoothing.js';
 import type { StepAxis } from './x-axis.js';
@@ -72,7 +71,7 @@ export function drawnOf(
 export function layersOf(drawn: readonly Drawn[], options: LayerOptions): Layer[] {
   const shown = drawn.filter(options.isShown);
   const hasFaint = shown.filter(({ series }) => !series.isSparse).length <= MOST_FAINT;
-  const owns = shown.map((one) => ownValues(one, options));
+  const owns = shown.map((series) => ownValues(series, options));
   const layers = shown.flatMap((drawn, i): Layer[] => {
     const own = owns[i]!;
     const values = options.isStacked ? stacked(owns.slice(i)) : own;

@@ -1,7 +1,8 @@
-// The legend of a plot: a button a series, which hides it and shows it again, with the series' value
-// beside it.
+// The legend of a plot: a button a series, which hides it and shows it again, with the series'
+// value beside it.
 
-import { dataElement, element, svg } from '../element.js';
+import { dataElement, element, svg } from '../look/element.js';
+import { NUM_RUN_COLORS, runDash } from '../look/palette.js';
 import type { Drawn, Look } from './layers.js';
 
 const MARK = { width: 26, height: 10 };
@@ -27,7 +28,7 @@ export class Legend {
     if (now !== this.#looks) {
       this.#looks = now;
       this.#values = drawn.map(() => element('span', { class: 'value' }));
-      this.#buttons = drawn.map((one, i) => this.#button(one, looks[i]!, this.#values[i]!));
+      this.#buttons = drawn.map((entry, i) => this.#button(entry, looks[i]!, this.#values[i]!));
       this.root.replaceChildren(...this.#buttons.map((button) => element('li', {}, [button])));
     }
     for (const [i, button] of this.#buttons.entries()) {
@@ -56,7 +57,7 @@ export class Legend {
 }
 
 /** A piece of a line as the plot draws it; with a dot where each value has one. */
-export function lineMark(
+function lineMark(
   { color, dash }: Look,
   { hasDots = false }: { readonly hasDots?: boolean } = {},
 ): SVGElement {
@@ -77,4 +78,9 @@ export function lineMark(
     dot.style.fill = color;
   }
   return svg('svg', { width, height, class: 'mark', 'aria-hidden': 'true' }, [line, ...dots]);
+}
+
+/** A piece of the line of run `index`. */
+export function runMark(index: number): SVGElement {
+  return lineMark({ color: `var(--run-${index % NUM_RUN_COLORS})`, dash: runDash(index) });
 }

@@ -17,7 +17,7 @@ export interface RangeOptions {
   readonly isWhole?: boolean;
 }
 
-/** Of each series, the values from this share to the rest of it are never out of the range. */
+/** The share of a series' least values, and of its greatest, that may be out of the range. */
 const SHARE = 0.02;
 /** A series of fewer values is all within. */
 const LEAST_VALUES = 20;

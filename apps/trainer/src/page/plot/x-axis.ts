@@ -2,8 +2,8 @@
 
 import { formatCount } from '../../format.js';
 import type { StepLine } from '../../output/run-records.js';
-import type { RunModel } from '../run-model.js';
-import { spanText } from '../times.js';
+import { spanText } from '../../times.js';
+import type { RunModel } from '../run/run-model.js';
 
 export type XKind = 'step' | 'tokens' | 'time';
 

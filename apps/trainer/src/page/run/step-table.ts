@@ -1,7 +1,7 @@
 // Steps by column: a name appears once, and not once per step, which makes the text of a run of
 // many steps three times shorter.
 
-import type { EventRecord, RunRecord, StepLine } from '../output/run-records.js';
+import type { EventRecord, RunRecord, StepLine } from '../../output/run-records.js';
 
 /** The values of steps by name; null where a step has none. */
 export interface StepTable {

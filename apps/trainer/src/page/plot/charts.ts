@@ -1,9 +1,9 @@
 // The plots over the steps: what each shows of a step, and how its numbers are written.
 
-import { formatBytes, formatCount, formatMs } from '../format.js';
-import type { StepLine } from '../output/run-records.js';
-import { NUM_RUN_COLORS, runDash } from './palette.js';
-import type { RunModel } from './run-model.js';
+import { formatBytes, formatCount, formatMs } from '../../format.js';
+import type { StepLine } from '../../output/run-records.js';
+import { NUM_RUN_COLORS, runDash } from '../look/palette.js';
+import type { RunModel } from '../run/run-model.js';
 
 export interface ChartSeries {
   readonly name: string;

@@ -2,7 +2,7 @@
 // of which each keeps its ends and extremes. So thinning again keeps what thinning at once does:
 // 0..7 and 8..15 are the halves of 0..15, and the extremes of halves hold those of the whole.
 
-import type { StepLine } from '../output/run-records.js';
+import type { StepLine } from '../../output/run-records.js';
 
 /** Up to so many steps a run is kept whole. A line takes some 200 bytes of a page. */
 export const MOST_LINES = 20_000;

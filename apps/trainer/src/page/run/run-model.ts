@@ -1,7 +1,7 @@
 // A run as the page knows it: what its records add up to.
 
-import type { EventRecord, StepLine } from '../output/run-records.js';
-import type { RankEndKind } from '../rank/events.js';
+import type { EventRecord, StepLine } from '../../output/run-records.js';
+import type { RankEndKind } from '../../rank/events.js';
 import type { PageRun } from './page-data.js';
 import { type PageRecord, unpackSteps } from './step-table.js';
 
@@ -27,12 +27,6 @@ export function prefixOf({ name }: RunModel, { length }: readonly RunModel[]): s
 
 /** 'killed': its records have no end, and nothing writes more of them. */
 export type RunState = 'starting' | 'training' | 'killed' | Of<'runEnd'>['end'];
-
-/** The time that a run spent beside its steps. */
-export interface BesideSteps {
-  readonly evalMs: number;
-  readonly saveWaitMs: number;
-}
 
 export class RunModel {
   readonly name: string;
@@ -64,8 +58,6 @@ export class RunModel {
   lastMs: number | undefined;
   /** Grows with each record besides steps and the status of ranks. */
   notesVersion = 0;
-  #steps = 0;
-  #beside: (BesideSteps & { readonly steps: number }) | undefined;
 
   constructor(name: string, { isLive = true }: { readonly isLive?: boolean } = {}) {
     this.name = name;
@@ -85,16 +77,6 @@ export class RunModel {
   get divergedAt(): number | undefined {
     const { last } = this;
     return last?.loss === null && last.targets > 0 && !last.skipped ? last.step : undefined;
-  }
-
-  get beside(): BesideSteps {
-    if (this.#beside?.steps !== this.#steps) {
-      const sum = (name: 'evalMs' | 'saveWaitMs') =>
-        this.lines.reduce((all, line) => all + (line[name] ?? 0), 0);
-      const steps = this.#steps;
-      this.#beside = { evalMs: sum('evalMs'), saveWaitMs: sum('saveWaitMs'), steps };
-    }
-    return this.#beside;
   }
 
   get last(): StepLine | undefined {
@@ -131,10 +113,10 @@ export class RunModel {
         this.classes = record;
         return;
       case 'save':
-        this.#save(record);
+        noteSave(this.saves, record);
         return;
       case 'saveGone':
-        this.#dropSave(record.directory);
+        dropSave(this.saves, record.directory);
         return;
       case 'compute':
         this.compute = record;
@@ -166,22 +148,10 @@ export class RunModel {
       this.lines.pop();
     }
     this.lines.push(line);
-    this.#steps++;
     this.lastMs = Math.max(this.lastMs ?? 0, line.atMs);
     for (const name of Object.keys(line.groups ?? {})) {
       this.groups.add(name);
     }
-  }
-
-  /** Notes a save; one that is written again replaces the earlier one. */
-  #save(save: Of<'save'>): void {
-    const at = this.saves.findIndex(({ directory }) => directory === save.directory);
-    this.saves.splice(at < 0 ? this.saves.length : at, at < 0 ? 0 : 1, save);
-  }
-
-  #dropSave(gone: string): void {
-    const at = this.saves.findIndex(({ directory }) => directory === gone);
-    this.saves.splice(at < 0 ? this.saves.length : at, 1);
   }
 
   #rank(record: Of<'ready' | 'rank' | 'rankEnd'>): void {
@@ -222,4 +192,15 @@ export function runOf({ name, records, isLive, sign }: PageRun): RunModel {
     run.add(record);
   }
   return run;
+}
+
+/** Notes a save; one that is written again replaces the earlier one. */
+function noteSave(saves: Of<'save'>[], save: Of<'save'>): void {
+  const at = saves.findIndex(({ directory }) => directory === save.directory);
+  saves.splice(at < 0 ? saves.length : at, at < 0 ? 0 : 1, save);
+}
+
+function dropSave(saves: Of<'save'>[], gone: string): void {
+  const at = saves.findIndex(({ directory }) => directory === gone);
+  saves.splice(at < 0 ? saves.length : at, 1);
 }

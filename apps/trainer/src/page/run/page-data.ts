@@ -1,6 +1,6 @@
 // The data of a page: runs in a report, and what a dashboard of many runs tells.
 
-import type { RunEndKind } from '../output/run-records.js';
+import type { RunEndKind } from '../../output/run-records.js';
 import type { PageRecord } from './step-table.js';
 
 /** How a run is. 'killed': its records have no end, and nobody is at work on it. */
