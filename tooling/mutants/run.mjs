@@ -9,8 +9,17 @@ import { faultsOf, readMutants } from './read-lists.mjs';
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { jobs: { type: 'string', default: String(Math.min(4, availableParallelism())) } },
+  options: {
+    help: { type: 'boolean', short: 'h', default: false },
+    jobs: { type: 'string', default: String(Math.min(4, availableParallelism())) },
+  },
 });
+if (values.help) {
+  console.log(
+    'npm run mutants -- [--jobs N] [LIST or LIST/ID, or how these begin ...]: by default all',
+  );
+  process.exit(0);
+}
 
 const isWanted = ({ list, id }) =>
   positionals.length === 0 ||

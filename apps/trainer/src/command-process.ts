@@ -1,6 +1,7 @@
 // The process of a command: its standard streams, the signals that it gets, and how it leaves.
 
 import { closeSync, constants, openSync, readFileSync, readlinkSync, writeSync } from 'node:fs';
+import { devNull } from 'node:os';
 import { isatty } from 'node:tty';
 import { SignalError } from './errors.js';
 import { Interrupt } from './interrupt.js';
@@ -87,14 +88,16 @@ function isUnderNohup(): boolean {
 }
 
 /**
- * Closes, at the end, the terminals that have hung up. Node gives terminals their settings back as
- * it exits, and aborts with a native stack where one of them no longer takes any.
+ * Puts, at the end, /dev/null in the place of terminals that have hung up. Node gives terminals
+ * their settings back as it exits, and aborts with a native stack where one of them no longer takes
+ * any. A library that flushes its output then would complain of a descriptor that is just closed.
  */
 function leaveDeadTerminals(): void {
   const terminals = STANDARD_STREAMS.filter((fd) => isatty(fd));
   process.once('exit', () => {
     for (const fd of terminals.filter((descriptor) => !isatty(descriptor))) {
       closeSync(fd);
+      openSync(devNull, 'r+'); // it gets the lowest number that is free, which is this one
     }
   });
 }
@@ -117,7 +120,7 @@ function outliveOutput(running: () => Interrupt | undefined): void {
     const isRun = isLed();
     if (error.code === 'EPIPE') {
       if (!isRun) {
-        process.exit(1);
+        process.exit(new SignalError('SIGPIPE').exitCode); // as of a program that the signal ends
       }
       redirect(process.stdout, ownTerminal(), unread);
       running()!.ask(new SignalError('SIGPIPE', 'a closed output'));

@@ -400,7 +400,7 @@ describe('the labels of examples', () => {
       const config = await configOf(
         `--model ${own} --task classify --ranks 1 --data ${classify(labels)}`,
       );
-      return await headOf(config.head, await prepareTokens(config, { entry: '' }));
+      return await headOf(config, await prepareTokens(config, { entry: '' }));
     };
     await expect(head(['a', 'a'])).rejects.toThrowError(
       '--data: expected two labels or more, got a alone.',

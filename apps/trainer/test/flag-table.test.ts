@@ -74,6 +74,12 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   negatives: [EMBED, `${EMBED} --negatives 5`, '7', '5'],
   chunkSize: [EMBED, `${EMBED} --chunk-size 5`],
   matryoshkaDims: [EMBED, `${EMBED} --matryoshka-dims 8,4`, 'none', '[8,4]'],
+  classWeights: [
+    '--task classify --data a.jsonl',
+    '--task classify --data a.jsonl --class-weights balanced',
+    'none',
+    'balanced',
+  ],
   trainOnPrompt: ['--data a.jsonl', '--data a.jsonl --train-on-prompt', 'false', 'true'],
   cache: ['', '--cache b'],
   order: ['', '--order sequential', 'shuffle', 'sequential'],
@@ -162,7 +168,7 @@ describe('at a resume', () => {
         'trainOnPrompt',
         'order',
       ],
-      ...['pooling', 'temperature', 'symmetric', 'negatives', 'matryoshkaDims'],
+      ...['pooling', 'temperature', 'symmetric', 'negatives', 'matryoshkaDims', 'classWeights'],
       ...[
         'loraRank',
         'loraAlpha',
@@ -251,6 +257,7 @@ const REFUSED: readonly (readonly [name: keyof Flags, line: string, says: string
     const says = `is for --task embed, got --task lm. Use --task embed, or leave ${flag} out.`;
     return [name, `${flag} ${value}`.trim(), says] as const;
   }),
+  ['classWeights', '--class-weights balanced', 'is for --task classify, got --task lm.'],
   ['negatives', '--negatives 5', 'is for --task embed or rerank, got --task lm.'],
   [
     'cpuOffload',

@@ -49,6 +49,7 @@ describe('the flags of train', () => {
       '--negatives <N>',
       '--chunk-size <N>',
       '--matryoshka-dims <LIST>',
+      '--class-weights <none|balanced>',
       '--lora-rank <R>',
       '--lora-alpha <X>',
       '--lora-dropout <P>',
@@ -105,6 +106,12 @@ describe('the flags of train', () => {
     expect(typedIn('--help')).toEqual(usual.map(([, { typed }]) => typed));
     expect(typedIn('--help', 'all')).toEqual(all);
     expect(typedIn('-h', 'all')).toEqual(all);
+  });
+
+  it('take names in any case', () => {
+    expect(parse('--precision FP32 --base-type Q4_k')).toMatchObject({
+      ...{ precision: 'fp32', baseType: 'q4_K' },
+    });
   });
 
   it('take no empty path', async () => {
@@ -213,7 +220,6 @@ describe('the flags of train', () => {
     ],
     ['--precision half', /got "half"\. Did you mean fp16\? See/],
     ['--precision bfloat16', /got "bfloat16"\. Did you mean bf16\? See/],
-    ['--precision FP32', /got "FP32"\. Did you mean fp32\? See/],
     ['--precision fp8', /: expected one of fp32, fp16, bf16, got "fp8"\. See --help\.$/],
     ['--strategy zero3', /got "zero3"\. Did you mean fsdp\? See/],
     ['--schedule cosin', /got "cosin"\. Did you mean cosine\? See/],

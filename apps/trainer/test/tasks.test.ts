@@ -43,7 +43,7 @@ const PAIRS = QUERIES.map((query, i) => ({
 }));
 const SCORED = QUERIES.map((a, i) => ({ a, b: PAIRS[(3 * i) % 8]!.positive, score: i / 7 }));
 const LABELLED = QUERIES.map((text, i) => ({ text, label: LABELS[i % 3]! }));
-const SEVERAL = QUERIES.map((text, i) => ({ text, labels: LABELS.slice(i % 4) }));
+const SEVERAL = QUERIES.map((text, i) => ({ text, labels: LABELS.slice(i % 4).reverse() }));
 
 function lines(name: string, values: readonly object[]): string {
   const path = join(scratch, name);
@@ -146,6 +146,9 @@ describe('the first loss', () => {
       ({ label }, i) => logSumExp(logits[i]!) - logits[i]![LABELS.indexOf(label)]!,
     );
     expect(await first('one label')).toBeCloseTo(mean(losses), 5);
+    // Three texts are calm, three stormy and two foggy, and each third counts for as much.
+    const weighted = losses.map((loss, i) => (loss * 8) / (3 * [3, 3, 2][i % 3]!));
+    expect(await first('one label', ' --class-weights balanced')).toBeCloseTo(mean(weighted), 5);
   });
 
   it('several labels have a cross-entropy each', async () => {
@@ -154,6 +157,13 @@ describe('the first loss', () => {
       LABELS.map((label, id) => softplus((labels.includes(label) ? -1 : 1) * logits[i]![id]!)),
     );
     expect(await first('several labels')).toBeCloseTo(mean(losses), 5);
+    // Two texts of eight are calm, four stormy and six foggy.
+    const weighted = losses.map((loss, at) => {
+      const [i, id] = [Math.floor(at / 3), at % 3];
+      return SEVERAL[i]!.labels.includes(LABELS[id]!) ? loss * [3, 1, 1 / 3][id]! : loss;
+    });
+    const found = await first('several labels', ' --class-weights balanced');
+    expect(found).toBeCloseTo(mean(weighted), 5);
   });
 
   it('ranks have a cross-entropy for each pair', async () => {

@@ -243,7 +243,7 @@ async function numSteps(
     );
   }
   const tokens = await prepareTokens(config, options);
-  const head = await headOf(config.head, tokens);
+  const head = await headOf(config, tokens);
   await using data = await openData({ ...config, head }, tokens);
   return Math.max(1, Math.ceil((epochs * data.train.size.rows) / config.batch));
 }

@@ -75,6 +75,11 @@ const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
     holds: ({ task }) => task === 'embed',
     refuses: ({ task }) => `--task ${task}`,
   },
+  labelling: {
+    needs: '--task classify',
+    holds: ({ task }) => task === 'classify',
+    refuses: ({ task }) => `--task ${task}`,
+  },
   ranking: {
     needs: '--task embed or rerank',
     holds: ({ task }) => task === 'embed' || task === 'rerank',

@@ -124,8 +124,13 @@ export const countOrPart = numeric(
   'a whole number of at least 1, or a part below 1',
 );
 
+/** One of these values, typed in any case: llama.cpp writes Q4_K_M. */
 export const oneOf = <const T extends readonly string[]>(values: T): FlagKind<T[number]> => ({
   ...textual(z.enum(values), `one of ${values.join(', ')}`),
+  read: (typed) => {
+    const text = String(typed).toLowerCase();
+    return values.find((value) => value.toLowerCase() === text) ?? typed;
+  },
   meant: (typed) => ownValue(typed, values) ?? nearest(typed, values),
 });
 

@@ -33,6 +33,8 @@ export const STRATEGIES = ['single', 'fsdp', 'ddp', 'offload'] as const;
 /** What a run can learn. */
 export const TASKS = ['lm', 'embed', 'classify', 'rerank'] as const;
 /** What computes the matrix products of a cpu device. */
+export const CLASS_WEIGHTS = ['none', 'balanced'] as const;
+
 export const PRODUCTS = ['auto', 'wasm', 'native'] as const;
 /**
  * The port of the page where the user gives none, always the same so that a tunnel or a bookmark
@@ -86,6 +88,7 @@ export type AppliesTo =
   | 'documents'
   | 'embedding'
   | 'ranking'
+  | 'labelling'
   | 'evaluation'
   | 'wsd'
   | 'falling rate'
@@ -252,7 +255,7 @@ export const GROUPS = {
       'of the rows',
     ]),
   },
-  'Embedding and reranking (--task embed, --task rerank):': {
+  'Embedding, labels and reranking (--task embed, classify, rerank):': {
     pooling: fixed('embedding')(oneOf(['mean', 'cls', 'last']), undefined, [
       '--pooling <mean|cls|last>',
       "of a text's rows (default: the model's own; else mean, and last of a decoder)",
@@ -276,6 +279,10 @@ export const GROUPS = {
     matryoshkaDims: fixed('embedding')(counts, undefined, [
       '--matryoshka-dims <LIST>',
       'so many first numbers of an embedding are learnt to do alone, such as 384,128,64',
+    ]),
+    classWeights: fixed('labelling')(oneOf(CLASS_WEIGHTS), 'none', [
+      '--class-weights <none|balanced>',
+      'of --task classify: balanced lets rare labels count for as much as others',
     ]),
   },
   'LoRA (any of these: adapters are trained, the model is frozen):': {
@@ -432,7 +439,7 @@ export const FLAGS = {
   ...GROUPS['Precision and sharding:'],
   ...GROUPS['Offload (--strategy offload):'],
   ...GROUPS['Model and data:'],
-  ...GROUPS['Embedding and reranking (--task embed, --task rerank):'],
+  ...GROUPS['Embedding, labels and reranking (--task embed, classify, rerank):'],
   ...GROUPS['LoRA (any of these: adapters are trained, the model is frozen):'],
   ...GROUPS['Training:'],
   ...GROUPS['Saves:'],

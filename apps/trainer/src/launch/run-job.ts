@@ -62,7 +62,7 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
   } else {
     await using cache = await TokenCache.open(asked.cache);
     const tokens = await prepareTokens(asked, { ...options, cache });
-    const config = { ...decided, tokens, head: await headOf(decided.head, tokens) };
+    const config = { ...decided, tokens, head: await headOf(decided, tokens) };
     onDoing(asked.ranks === 1 ? 'making the model' : `starting ${asked.ranks} ranks`);
     const runs = { memory: runHere, shm: runThreads, ws: runProcesses };
     await runs[asked.transport](config, { ...options, onEvent });
@@ -120,7 +120,7 @@ async function runHereByMpi(config: RunConfig, options: JobOptions): Promise<voi
       await using cache = await TokenCache.open(config.cache);
       const tokens = await prepareInTurn(config, world, { ...options, cache, localRank });
       const place = { rank, localRank, world, host };
-      const head = await headOf(config.head, tokens);
+      const head = await headOf(config, tokens);
       await runRank({ config: { ...config, tokens, head }, ...place, emit, signal: stop, wrapUp });
     },
   });

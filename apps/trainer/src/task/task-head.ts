@@ -16,6 +16,8 @@ export interface ClassHead {
   /** The labels by their ids; none before the data have been read. */
   readonly labels: readonly string[];
   readonly problemType: ProblemType;
+  /** A weight for each label in the loss; undefined where all count alike. */
+  readonly weights?: readonly number[] | undefined;
 }
 
 export type TaskHead = { readonly kind: 'lm' } | EmbedHead | ClassHead;

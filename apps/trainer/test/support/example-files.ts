@@ -33,7 +33,7 @@ export async function openTask(flags: string): Promise<OpenedExamples> {
   const ranks = flags.includes('--ranks') ? '' : ' --ranks 1';
   const config = await configOf(`${flags}${ranks}`);
   const files = await prepareTokens(config, { entry: '' });
-  const head = await headOf(config.head, files);
+  const head = await headOf(config, files);
   return (await openExamples({ ...config, head }, files)) as OpenedExamples;
 }
 

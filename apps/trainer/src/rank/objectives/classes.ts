@@ -47,7 +47,7 @@ export class ClassObjective implements Objective<ExampleBatch> {
 
   async #forward({ examples }: ExampleBatch): Promise<{ loss: Tensor; logits: Tensor }> {
     const { module, config } = this.#options;
-    const { labels, problemType, kind } = this.#head;
+    const { labels, problemType, kind, weights } = this.#head;
     // A rank without an example computes one that counts for nothing, as others wait for it.
     const isEmpty = examples.length === 0;
     const texts = isEmpty ? [EMPTY] : examples.flatMap((example) => example.texts);
@@ -62,6 +62,7 @@ export class ClassObjective implements Objective<ExampleBatch> {
     );
     const loss = classificationLoss(logits, isEmpty ? hot([], isOne ? 1 : logits.size) : wanted, {
       problemType,
+      ...(weights && { [isOne ? 'classWeights' : 'posWeights']: weights }),
       divisor: 1,
     });
     return { loss: isEmpty ? affine(loss, 0, 0) : loss, logits };

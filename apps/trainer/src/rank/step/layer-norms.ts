@@ -13,7 +13,7 @@ export function tellsLayers(step: number, steps: number): boolean {
   return step === 1 || step % Math.ceil(steps / MOST_TOLD) === 0;
 }
 
-/** The group of a parameter: its block, such as h.0, or the layer beside the blocks, such as wte. */
+/** The group of a parameter: its block, such as h.0, or a layer beside blocks, such as wte. */
 export function groupOf(name: string): string {
   const parts = name.split('.');
   const [first = '', second = ''] = parts.slice(parts.findIndex((part) => !AROUND.has(part)));
