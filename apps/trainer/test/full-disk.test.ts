@@ -59,13 +59,13 @@ const numLines = (path: string) => readFileSync(path, 'utf8').trimEnd().split('\
 
 describe('a run with saves leaves its model, or says why not, with paths and bytes', () => {
   it.for([
-    [100, 'refused'],
-    [158, 'elsewhere'], // Two saves and the records take all but three blocks.
+    [100, '', 'refused'],
+    [220, ' --keep 3', 'elsewhere'], // Three saves and the records leave less than a model's room.
   ] as const)(
     'a disk of %s KiB keeps the model, or the run says why not',
-    async ([size, kept], context) => {
+    async ([size, flags, kept], context) => {
       using disk = smallDisk(context, size * KIB);
-      expect(await expectKept(disk, tiny, readFileSync(WEIGHTS))).toBe(kept);
+      expect(await expectKept(disk, tiny + flags, readFileSync(WEIGHTS))).toBe(kept);
     },
   );
 

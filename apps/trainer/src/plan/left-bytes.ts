@@ -8,6 +8,7 @@ import { resultOf } from '../files/run-files.js';
 import { savesOf } from '../files/save-directory.js';
 import { formatBytes } from '../format.js';
 import { trainedFiles } from '../model/write-trained.js';
+import { groupOf, MOST_TOLD } from '../rank/step/layer-norms.js';
 import { makesSaves, type RunConfig } from '../run-config.js';
 import { parameterShapes } from '../saves/saved-state.js';
 
@@ -16,9 +17,11 @@ const SAVED_BYTES = 12;
 /** The lines of a save's index about one parameter and its moments. */
 const INDEX_BYTES = 600;
 /** The page of a run without its data, and the files that do not grow. */
-const PAGE_BYTES = 125e3;
+const PAGE_BYTES = 130e3;
 /** A step in metrics.jsonl. */
-const STEP_BYTES = 420;
+const STEP_BYTES = 450;
+/** A group of layers in such a step, where groups are told, and in the page. */
+const GROUP_BYTES = 150;
 /** A step in the page and the chart, which have at most so many. */
 const DRAWN_BYTES = 220;
 const MOST_DRAWN = 20_000;
@@ -48,6 +51,7 @@ export async function leftBytes(config: RunConfig): Promise<LeftBytes> {
   const elements = shapes
     .map(([, shape]) => shape.reduce((product, dim) => product * dim, 1))
     .reduce((sum, size) => sum + size, 0);
+  const groups = new Set(shapes.map(([name]) => groupOf(name))).size;
   const indexBytes = INDEX_BYTES * (shapes.length + ranks);
   return {
     modelFileBytes: files.map(({ byteLength }) => byteLength),
@@ -57,6 +61,7 @@ export async function leftBytes(config: RunConfig): Promise<LeftBytes> {
       PAGE_BYTES +
       (STEP_BYTES + (tensorboard ? EVENT_BYTES : 0)) * steps +
       DRAWN_BYTES * Math.min(steps, MOST_DRAWN) +
+      GROUP_BYTES * groups * Math.min(steps, MOST_TOLD) +
       RANK_BYTES * ranks * Math.log2(steps + 1),
   };
 }

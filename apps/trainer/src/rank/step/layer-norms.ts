@@ -4,7 +4,7 @@ import { gradNorm, type Module } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 
 /** The steps of a run whose lines have groups, at most; plots need no more. */
-const MOST_TOLD = 200;
+export const MOST_TOLD = 200;
 /** The names of models around their layers, as in transformer.h.0.attn.c_proj.weight. */
 const AROUND = new Set(['transformer', 'model', 'bert', 'encoder', 'base_model']);
 
