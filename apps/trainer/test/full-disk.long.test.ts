@@ -18,7 +18,7 @@ const SIZES = Array.from({ length: 20 }, (_, i) => 4096 * Math.round(1 + (i / 19
 
 const root = newFolder();
 const workingDirectory = process.cwd();
-const tiny = tinyFlags(root);
+const tiny = `${tinyFlags(root)} --keep 3`;
 beforeAll(async () => {
   process.chdir(root); // What is written elsewhere is so written here.
   await runCli([...twelveSteps(tiny, join(root, 'whole')), '--quiet']);
