@@ -18,7 +18,7 @@ const SIZES = Array.from({ length: 20 }, (_, i) => 4096 * Math.round(1 + (i / 19
 
 const root = newFolder();
 const workingDirectory = process.cwd();
-const tiny = `${tinyFlags(root)} --keep 3`;
+const tiny = tinyFlags(root);
 beforeAll(async () => {
   process.chdir(root); // What is written elsewhere is so written here.
   await runCli([...twelveSteps(tiny, join(root, 'whole')), '--quiet']);
@@ -36,7 +36,7 @@ describe('a run with saves leaves its model, or says why not, with paths and byt
     async (size, context) => {
       using disk = openSmallDisk(size) ?? context.skip(NO_MOUNT);
       const model = readFileSync(join(root, 'whole/model/model.safetensors'));
-      all.push(await expectKept(disk, tiny, model));
+      all.push(await expectKept(disk, `${tiny} --keep 3`, model));
     },
   );
 
