@@ -250,9 +250,12 @@ async function numSteps(
 
 /** Resolves warm-up and decay, which together may not be longer than the run. */
 function resolveSchedule(
-  { schedule, warmup = schedule === 'constant' ? 0 : DEFAULT_WARMUP, decaySteps }: Flags,
+  { schedule, warmup: given, decaySteps }: Flags,
   steps: number,
 ): Pick<RunConfig, 'warmup' | 'decaySteps'> {
+  const { most, part } = DEFAULT_WARMUP;
+  const usual = Math.min(most, Math.max(1, Math.round(part * steps)));
+  const warmup = given ?? (schedule === 'constant' ? 0 : usual);
   if (schedule !== 'wsd') {
     return { warmup, decaySteps: undefined };
   }
