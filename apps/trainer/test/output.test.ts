@@ -391,6 +391,16 @@ describe('the header', () => {
     expect(await warmUp('--warmup 20 --steps 19')).toBe('warm-up 20 (longer than the run)');
   });
 
+  it('says which labels differ by case alone', async () => {
+    const labels = ['Ham', 'Spam', 'ham', 'rain', 'spam'];
+    const problemType = 'single_label_classification';
+    const rows = await header('', [{ ...ready, head: { kind: 'classify', labels, problemType } }]);
+    expect(rows.filter((row) => row.startsWith('note'))).toEqual([
+      'note    the labels Ham and ham are different ones, by case alone',
+      'note    the labels Spam and spam are different ones, by case alone',
+    ]);
+  });
+
   it('says what a process held, which is more than its device', async () => {
     const held = (line: string) =>
       header(line, [

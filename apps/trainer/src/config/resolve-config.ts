@@ -32,6 +32,7 @@ import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findModelDirectory } from '../model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
 import { configFor, ownHead, readTextModel } from '../model/text-model.js';
+import { meantPath } from '../nearest.js';
 import { isModulePath, textHash } from '../own-model/module-text.js';
 import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';
 import {
@@ -316,7 +317,7 @@ function modelSource(model: string): ModelSource {
     return { kind: 'directory', ...directory };
   }
   throw new UsageError(
-    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory, nor a GGUF file, nor a module (.mjs, .js or .ts). A model of the Hub is org/name, such as Qwen/Qwen3-0.6B. See --help.`,
+    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory, nor a GGUF file, nor a module (.mjs, .js or .ts). A model of the Hub is org/name, such as Qwen/Qwen3-0.6B.${meantPath(model)} See --help.`,
   );
 }
 

@@ -67,8 +67,8 @@ export const DEFAULT_LORA_RANK = 16;
 /** The number of saves that are kept: the newest, and the one before it in case that is damaged. */
 export const DEFAULT_KEEP = 2;
 /**
- * The steps of warm-up without --warmup, where the rate is not constant. A tenth of a short run, for
- * one of 24 steps that warms up for 20 of them hardly learns.
+ * The steps of warm-up without --warmup, where the rate is not constant. A short run takes a tenth
+ * of its steps: of 24 steps, 20 of warm-up would leave hardly any to learn in.
  */
 export const DEFAULT_WARMUP = { most: 20, part: 0.1 };
 /** The part of all steps that the decay of wsd takes without --decay-steps. */
