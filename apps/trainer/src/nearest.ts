@@ -1,5 +1,7 @@
-// Finds the known word that a mistyped one was meant to be.
+// Finds the known word, or the path, that a mistyped one was meant to be.
 
+import { readdirSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
 import { editDistance } from '@shardweave/dtypes/messages';
 
 /**
@@ -23,4 +25,15 @@ export function nearest(word: string, known: Iterable<string>): string | undefin
     }
   }
   return best;
+}
+
+/** A sentence such as ` The nearest name here is runs/search.`; empty where no name is like it. */
+export function meantPath(path: string): string {
+  try {
+    const folder = dirname(path);
+    const meant = nearest(basename(path), readdirSync(folder));
+    return meant === undefined ? '' : ` The nearest name here is ${join(folder, meant)}.`;
+  } catch {
+    return ''; // there is no such folder
+  }
 }

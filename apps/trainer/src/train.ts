@@ -9,11 +9,11 @@ import { fileURLToPath } from 'node:url';
 import { withLocalFiles } from './commands/define-command.js';
 import { TRAIN } from './config/flags.js';
 import { resolveConfig } from './config/resolve-config.js';
+import { runWarnings } from './config/run-warnings.js';
 import type { DeviceChoice } from './device-choice.js';
 import { SignalError, TrainerError, UsageError } from './errors.js';
 import { resultOf } from './files/run-files.js';
 import { type FlagTable, withDefaults } from './flags/flag.js';
-import { idleFlags } from './flags/flag-effects.js';
 import { checkValue } from './flags/flag-kinds.js';
 import { FLAGS, type Flags } from './flags/train-flags.js';
 import { Interrupt } from './interrupt.js';
@@ -156,7 +156,7 @@ export async function train(
       terminal: new Terminal({ out: nowhere, err: nowhere, env, steps: run.steps, isQuiet: true }),
       interrupt,
       isFirst: true,
-      warnings: idleFlags(flags, run),
+      warnings: runWarnings(flags, run),
       listeners: [listener],
     });
     if (led.end.kind === 'done') {

@@ -147,7 +147,7 @@ describe('a config file', () => {
       dropout: 0.1,
       sync: false,
       'save-every': 3,
-      warmup: 20,
+      warmup: 1,
     });
     expect(parseYaml(readFileSync(join(second, 'config.yaml'), 'utf8'))).toEqual({
       ...written,

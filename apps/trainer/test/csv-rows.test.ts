@@ -74,6 +74,11 @@ describe('the same table', () => {
   });
 });
 
+it('empty lines are left out where there are several columns', async () => {
+  const found = await rowsOf(csvFile('text,label\n\na,0.5\n\r\n\n,1\n'));
+  expect(found.map(([line]) => line)).toEqual([3, 6]);
+});
+
 it('a first line may tell the separator, as spreadsheets write it', async () => {
   const rows = [[3, { text: 'a;b', 'more, or less': 'c' }]];
   expect(await rowsOf(csvFile('sep=|\r\ntext|more, or less\r\na;b|c\r\n'))).toEqual(rows);

@@ -1,7 +1,7 @@
 // The command `embed` writes the vectors that the encoder makes of ids which the test looks up
 // itself, a text at a time, and mines the negatives that loops over all pairs of texts find.
 
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { PassThrough, Writable } from 'node:stream';
 import { loadStateDict, readSafetensors } from '@shardweave/nn';
@@ -138,6 +138,25 @@ describe('vectors', () => {
     expect(sniffed).toEqual(wanted);
   });
 
+  it('are those of a field by its other names and of each text in a list, of a folder without its README.md', async () => {
+    const files = join(folder, 'faq');
+    mkdirSync(files);
+    writeFileSync(join(files, 'README.md'), 'How we collected this.\n');
+    const lines = [{ answer: [TEXTS[0], TEXTS[1]], id: 1 }, { answer: TEXTS[3] }];
+    writeFileSync(join(files, 'faq.jsonl'), jsonLines(lines));
+    const out = join(folder, 'site/new/a.jsonl');
+    const flags = ['--data', files, '--field', 'positive', '--out', out];
+    const { code, err } = await run(flags);
+    expect(code).toBe(0);
+    expect(err).toMatch(
+      /^warning: --data: \S+README\.md is a text beside files with fields, and skipped\.\n3 texts, /,
+    );
+    const text = readFileSync(out, 'utf8');
+    expectClose(vectorsOf(text), await expectedOf([TEXTS[0]!, TEXTS[1]!, TEXTS[3]!]));
+    const [, second] = text.split('\n');
+    expect(JSON.parse(second!)).toMatchObject({ answer: TEXTS[1], id: 1 });
+  });
+
   it('are a NumPy array in float32 behind a header that has the number of texts', async () => {
     const path = written('vectors.npy', 'an earlier file');
     const flags = ['--out', path, '--chunk-size', '2', '--quiet'];
@@ -258,7 +277,18 @@ describe('vectors', () => {
       'how',
       /^standard input, line 1: expected a line of JSON, got how/,
     ],
-    ['no such field', [], '{"body": "how"}', /line 1: expected words in "text", got no such field/],
+    [
+      'no such field',
+      [],
+      '{"body": "how", "id": 1}',
+      /line 1: expected words in "text", got no such field, but "body", "id"\. Name one of them, such as --field body/,
+    ],
+    [
+      'a list with no words',
+      [],
+      '{"text": ["how", ""]}',
+      /line 1: expected words in "text", got ""/,
+    ],
     ['an empty field', [], '{"text": " "}', /line 1: expected words in "text", got " "/],
     ['a missing file', ['--data', 'none.txt'], '', /^--data: none\.txt is not there\./],
     [
@@ -293,10 +323,10 @@ describe('vectors', () => {
       /^--out: expected a name that ends with \.npy or \.jsonl, which is its format, got a\.bin/,
     ],
     [
-      'a directory that is missing',
-      ['--out', 'none/a.npy'],
+      'a directory that can not be made',
+      ['--out', 'package.json/a.npy'],
       'how',
-      /^--out: none\/a\.npy can't be written \(no such file/,
+      /^--out: package\.json\/a\.npy can't be written \(not a directory/,
     ],
     [
       'negatives of nothing',

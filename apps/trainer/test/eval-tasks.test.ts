@@ -66,7 +66,11 @@ describe('an evaluation', () => {
       'expected a reranker, which has one label, got DIR with 3.',
     );
     const embedder = modelFolder(embedderFiles());
-    expect(await judge(embedder, ranked)).toMatchObject({ code: 0, err: '' });
+    const found = await judge(embedder, ranked);
+    expect(found).toMatchObject({ code: 0, err: '' });
+    expect(found.out).toContain(
+      'task       embed, 2 examples\nsearch     2 queries, each among all 3 documents\n',
+    );
   });
 
   it('refuses labels that the model does not have', async () => {

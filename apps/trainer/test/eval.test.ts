@@ -203,7 +203,11 @@ describe('eval says in a sentence', () => {
   const nothing = () => written('none.jsonl', '\n');
   it.each([
     ['no weights', () => '--model nano', /^error: --model: expected a directory with config\.json/],
-    ['no model', () => '--model ./models/none', /got \.\/models\/none\. Train one first/],
+    [
+      'no model',
+      () => '--model ./models/none',
+      /got \.\/models\/none, which is not there\. Train one first/,
+    ],
     ['no flag', () => '', /required option '--model <DIR\|ORG\/NAME>' not specified\. See --help/],
     ['an empty file', () => `--model ${DATA}/tiny --data ${empty()}`, /empty\.txt has no tokens/],
     ['a letter', () => `--model ${DATA}/tiny --data ${one()}`, /one\.txt has one token, but a/],

@@ -57,6 +57,7 @@ const CASES: Readonly<Record<ExampleTask, readonly Case[]>> = {
   ],
   classify: [
     [{ text: 't', label: 'sad' }, labelled('t', 'sad')],
+    [{ text: 't', label: ' sad\t' }, labelled('t', 'sad')],
     [{ text: 't', label: 3 }, labelled('t', '3')],
     [{ text: 't', label: false }, labelled('t', 'false')],
     [{ text: 't', labels: ['a', 'b'] }, several('t', 'a', 'b')],
@@ -111,6 +112,7 @@ const REFUSED: Readonly<Record<ExampleTask, readonly (readonly [object, string])
     [{ text: 't', label: null }, 'got an object with "text", "label"'],
     [{ text: 't', label: 0.5 }, 'a whole number, or a list of labels in "label", got 0.5'],
     [{ text: 't', label: '' }, 'got ""'],
+    [{ text: 't', label: ' ' }, 'got " "'],
     [{ text: 't', label: {} }, 'got {}'],
     [{ text: 't', label: ['a', ['b']] }, 'got ["b"]'],
     [{ text: '', label: 'a' }, 'expected words in "text", got ""'],

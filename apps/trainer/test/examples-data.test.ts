@@ -191,7 +191,14 @@ describe('the examples of steps', () => {
       { query: 'ago', positive: 'never' },
     ]);
     await expect(openTask(`--model ${model} --task embed --batch 4 --data ${few}`)).rejects.toThrow(
-      `--data: ${few} has 3 examples for it, fewer than --batch 4. Give more of them, or fewer a step.`,
+      `--data: ${few} has 3 examples, fewer than --batch 4. Give more of them, or --batch 3 at most.`,
+    );
+    await expect(
+      openTask(
+        `--model ${model} --task embed --batch 2 --ranks 2 --valid-fraction 0.5 --data ${few}`,
+      ),
+    ).rejects.toThrow(
+      `--data: ${few} has 3 examples, of which --valid-fraction 0.5 leaves 1 to train on, fewer than --batch 2. Give more of them.`,
     );
     await expect(
       openTask(

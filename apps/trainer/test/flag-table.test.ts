@@ -182,6 +182,18 @@ describe('at a resume', () => {
     ]);
   });
 
+  it('another task is told before the other shape that it gives a model', async () => {
+    const config = await runOf('');
+    const record: SavedRun = {
+      ...{ step: 1, updates: 1, numericClasses: [], tokens: 'other tokens' },
+      config: { ...config, head: { kind: 'embed', pooling: 'mean', normalize: true } },
+    };
+    const own = { ...config, modelConfig: { ...config.modelConfig, other: 1 } as never };
+    expect(() => requireSameRun({ path: 'SAVE', record }, own, undefined)).toThrow(
+      'SAVE was saved with another --task: embed, got lm. Give --task as it was, or start',
+    );
+  });
+
   it('a run with the same flags is neither refused nor told of', async () => {
     const config = await runOf('');
     const record: SavedRun = {

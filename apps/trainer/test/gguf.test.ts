@@ -141,11 +141,15 @@ describe('shardweave gguf', () => {
       () => ['--model', model, '--out', 'x', '--type', 'q4'],
       /--type: expected one of f32, f16, .*, q4_0, got "q4"\. Did you mean "?q4_K_M/,
     ],
-    ['no directory', () => ['--model', join(folder, 'none'), '--out', 'x'], /got .*none\. Train/],
     [
-      'a directory that is not there',
-      () => ['--model', model, '--out', join(folder, 'a/b')],
-      /a\/b can't be written \(no such/,
+      'no directory',
+      () => ['--model', join(folder, 'none'), '--out', 'x'],
+      /got .*none, which is not there\. Train/,
+    ],
+    [
+      'a directory that can not be made',
+      () => ['--model', model, '--out', join(model, 'config.json/b')],
+      /config\.json\/b can't be written \(not a directory/,
     ],
     ['words', () => ['model'], /expected flags alone|not specified/],
   ])('answers %s with a sentence', async (_, args, message) => {

@@ -164,6 +164,21 @@ const MISTAKES: readonly Mistake[] = [
     says: /--model gpt3 is neither a preset \(nano, .*\) nor a directory/,
   },
   {
+    mistake: 'a mistyped run for a model',
+    typed: `${TRAIN} --model @runs/serch`,
+    says: /runs\/serch is neither a preset .* The nearest name here is .*runs\/search\. See --help/,
+  },
+  {
+    mistake: 'a mistyped run, which may be a name of the Hub',
+    typed: 'eval --model tooling/test-kt --data @text.txt',
+    says: /there is no directory tooling\/test-kt here, .* The nearest name here is tooling\/test-kit\./,
+  },
+  {
+    mistake: 'a mistyped run to write with',
+    typed: 'generate --model @runs/serch --prompt Hi',
+    says: /got .*runs\/serch, which is not there\. The nearest name here is .*runs\/search\. Train one/,
+  },
+  {
     mistake: 'a model of the Hub that is not here, without a network',
     typed: `${TRAIN} --model HuggingFaceTB/SmolLM2-135M`,
     says: /no directory HuggingFaceTB\/SmolLM2-135M here, .* not whole in the cache .* HF_HUB_OFFLINE/,
@@ -358,6 +373,7 @@ const FILES: Readonly<Record<string, string | Uint8Array>> = {
   'pickled/pytorch_model.bin': '',
   'adapter/adapter_config.json': '{}',
   'run/events.jsonl': '',
+  'runs/search/events.jsonl': '',
   'stopped/saves/step-000120/index.json': '{}',
   'both/metrics.jsonl': '',
   'both/saves/step-000120/index.json': '{}',

@@ -387,8 +387,18 @@ describe('the header', () => {
       "note    ranks from 2 on have none of a step's 2 rows, and compute nothing: --batch 3 gives each one",
     ]);
     const warmUp = async (line: string) => (await header(line)).join().match(/warm-up [^,]*/)![0];
-    expect(await warmUp('--steps 20')).toBe('warm-up 20');
-    expect(await warmUp('--steps 19')).toBe('warm-up 20 (longer than the run)');
+    expect(await warmUp('--warmup 20 --steps 20')).toBe('warm-up 20');
+    expect(await warmUp('--warmup 20 --steps 19')).toBe('warm-up 20 (longer than the run)');
+  });
+
+  it('says which labels differ by case alone', async () => {
+    const labels = ['Ham', 'Spam', 'ham', 'rain', 'spam'];
+    const problemType = 'single_label_classification';
+    const rows = await header('', [{ ...ready, head: { kind: 'classify', labels, problemType } }]);
+    expect(rows.filter((row) => row.startsWith('note'))).toEqual([
+      'note    the labels Ham and ham are different ones, by case alone',
+      'note    the labels Spam and spam are different ones, by case alone',
+    ]);
   });
 
   it('says what a process held, which is more than its device', async () => {

@@ -46,8 +46,22 @@ it('wsd decays over so many steps, or over a part of them', async () => {
   const rates = [0, 1, 2, 5, 6, 7, 8, 9].map((s) => learningRate(config, s));
   expect(rates).toEqual([1, 2, 2, 2, 2, 1.5, 1, 0.5]);
   expect(await resolve(`${wsd} --decay-steps 0.4`)).toMatchObject({ decaySteps: 4, warmup: 2 });
-  expect(await resolve('--schedule wsd --steps 100')).toMatchObject({ decaySteps: 20, warmup: 20 });
+  expect(await resolve('--schedule wsd --steps 100')).toMatchObject({ decaySteps: 20, warmup: 10 });
   expect(await resolve('')).toMatchObject({ decaySteps: undefined });
+});
+
+it('warms up for 20 steps, or a tenth of a short run', async () => {
+  const warmupOf = async (line: string) =>
+    (await resolveConfig(parseFlags(line.split(' '), () => {}))).warmup;
+  for (const [steps, warmup] of [
+    [1, 1],
+    [24, 2],
+    [200, 20],
+    [480, 20],
+  ]) {
+    expect(await warmupOf(`--steps ${steps}`), `${steps} steps`).toBe(warmup);
+  }
+  expect(await warmupOf('--steps 24 --warmup 20')).toBe(20);
 });
 
 it('falls to --min-lr, which the warm-up does not know', async () => {

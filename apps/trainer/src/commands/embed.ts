@@ -80,6 +80,9 @@ async function embedTexts(work: Work): Promise<string[]> {
   const isFile = flags.data !== undefined;
   const source = isFile ? await fileTexts(flags) : inputTexts(input, { field, signal });
   await using embedder = await TextEmbedder.open(flags, plan, { entry });
+  if (source.note !== undefined) {
+    terminal.warn(source.note);
+  }
   signal.throwIfAborted();
   if (!isFile && input.isTTY === true && !isQuiet) {
     err.write('Each line is a text; Ctrl-D ends them.\n');
@@ -104,6 +107,9 @@ async function embedTexts(work: Work): Promise<string[]> {
 /** Resolves to lines about what was found. */
 async function mine({ flags, plan, context, terminal, signal }: Work): Promise<string[]> {
   const pairs = await readPairs(flags.mineNegatives!);
+  if (pairs.note !== undefined) {
+    terminal.warn(pairs.note);
+  }
   await using embedder = await TextEmbedder.open(flags, plan, context);
   const clock = new Clock();
   const onProgress = terminal.progress.bind(terminal);

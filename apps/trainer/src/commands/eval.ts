@@ -28,6 +28,7 @@ export const evalCommand = defineCommand({
       found = await evaluateModel(flags, {
         entry,
         signal,
+        onNote: terminal.warn.bind(terminal),
         onTokenized: terminal.tokenizing.bind(terminal),
         onBatch: (done, total) => terminal.progress('batches', done, total),
       });
@@ -63,9 +64,15 @@ function linesOf(found: Evaluation): string {
 }
 
 /** The figures of a task, and those of a classifier's classes as a table. */
-function taskLines({ task, examples, loss, values, classes, confusion }: TaskEvaluation): string {
+function taskLines(found: TaskEvaluation): string {
+  const { task, examples, loss, values, compared, classes, confusion } = found;
   const rows = [
     ['task', `${task}, ${examples} examples`],
+    ...(compared === undefined
+      ? []
+      : [
+          ['search', `${compared.queries} queries, each among all ${compared.documents} documents`],
+        ]),
     ['loss', loss.toFixed(6)],
     ...Object.entries(values).map(([name, value]) => [name, value.toFixed(4)]),
   ];

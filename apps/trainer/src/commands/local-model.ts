@@ -10,6 +10,7 @@ import { type HubName, isCommit } from '../hub/hub-name.js';
 import { isModelName, type ModelName, modelNameText, parseModelName } from '../hub/model-name.js';
 import { ADAPTER_FILES, CLASSES_FILE, hubBaseOf } from '../model/adapter-directory.js';
 import { isPresetName } from '../model/presets.js';
+import { meantPath } from '../nearest.js';
 import { keptValue, type ResumeFlags } from './kept-value.js';
 import { type DownloadStreams, showDownloads } from './show-downloads.js';
 
@@ -125,10 +126,14 @@ async function find(key: Key, name: ModelName, options: HubOptions): Promise<str
 }
 
 function explain(error: unknown, key: Key, typed: string): unknown {
-  return error instanceof HubUnreachableError
-    ? new HubUnreachableError(
-        `--${key}: there is no directory ${typed} here, and the Hub doesn't give what has that name: ${error.message}`,
-        { cause: error },
-      )
+  const meant = meantPath(typed);
+  if (error instanceof HubUnreachableError) {
+    return new HubUnreachableError(
+      `--${key}: there is no directory ${typed} here, and the Hub doesn't give what has that name: ${error.message}${meant}`,
+      { cause: error },
+    );
+  }
+  return error instanceof UsageError && meant !== ''
+    ? new UsageError(`${error.message}${meant}`, { cause: error })
     : error;
 }

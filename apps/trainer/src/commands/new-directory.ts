@@ -1,8 +1,9 @@
 // What a command leaves at --out: a new or empty directory, or a file.
 
 import { existsSync, readdirSync, statSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { UsageError } from '../errors.js';
+import { makeDirectory } from '../files/make-directory.js';
 import { describeSystemError } from '../system-error.js';
 
 /** @throws {UsageError} where the --out directory `path` is not empty */
@@ -18,11 +19,12 @@ export function requireNewDirectory(path: string): void {
 }
 
 /**
- * Runs `write`, which writes all files of --out, whole or not at all.
+ * Makes the folder for --out and runs `write`, which writes all files of it, whole or not at all.
  * @throws {UsageError} where the system can't write it
  */
 export async function writeOut(path: string, write: (path: string) => Promise<void>) {
   try {
+    makeDirectory(dirname(path));
     await write(path);
   } catch (cause) {
     const { syscall } = cause as NodeJS.ErrnoException;

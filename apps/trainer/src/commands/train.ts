@@ -3,10 +3,10 @@
 import { type Launcher, readLauncher } from '@shardweave/collectives/launch';
 import { TRAIN } from '../config/flags.js';
 import { resolveConfig } from '../config/resolve-config.js';
+import { runWarnings } from '../config/run-warnings.js';
 import type { Dashboard } from '../dashboard/dashboard.js';
 import { TOKEN_VARIABLE } from '../dashboard/token.js';
 import { UsageError } from '../errors.js';
-import { idleFlags } from '../flags/flag-effects.js';
 import { DEFAULT_LR, type Flags } from '../flags/train-flags.js';
 import { hearCommand, startMpirun } from '../launch/start-mpirun.js';
 import { leadRun } from '../lead-run.js';
@@ -44,7 +44,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     terminal,
     interrupt,
     isFirst,
-    warnings: idleFlags(flags, config),
+    warnings: runWarnings(flags, config),
     listeners: [],
     openPage: (history) => openDashboard(config, { terminal, history, env }),
   });

@@ -32,6 +32,7 @@ import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findModelDirectory } from '../model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
 import { configFor, ownHead, readTextModel } from '../model/text-model.js';
+import { meantPath } from '../nearest.js';
 import { isModulePath, textHash } from '../own-model/module-text.js';
 import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';
 import {
@@ -250,9 +251,12 @@ async function numSteps(
 
 /** Resolves warm-up and decay, which together may not be longer than the run. */
 function resolveSchedule(
-  { schedule, warmup = schedule === 'constant' ? 0 : DEFAULT_WARMUP, decaySteps }: Flags,
+  { schedule, warmup: given, decaySteps }: Flags,
   steps: number,
 ): Pick<RunConfig, 'warmup' | 'decaySteps'> {
+  const { most, part } = DEFAULT_WARMUP;
+  const usual = Math.min(most, Math.max(1, Math.round(part * steps)));
+  const warmup = given ?? (schedule === 'constant' ? 0 : usual);
   if (schedule !== 'wsd') {
     return { warmup, decaySteps: undefined };
   }
@@ -313,7 +317,7 @@ function modelSource(model: string): ModelSource {
     return { kind: 'directory', ...directory };
   }
   throw new UsageError(
-    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory, nor a GGUF file, nor a module (.mjs, .js or .ts). A model of the Hub is org/name, such as Qwen/Qwen3-0.6B. See --help.`,
+    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory, nor a GGUF file, nor a module (.mjs, .js or .ts). A model of the Hub is org/name, such as Qwen/Qwen3-0.6B.${meantPath(model)} See --help.`,
   );
 }
 

@@ -56,6 +56,8 @@ interface SeenFile {
 export class DataSource {
   readonly flag: string;
   readonly name: string | undefined;
+  /** See examplesAmong. */
+  readonly skipped: readonly string[];
   /** What each file holds. */
   readonly formats: readonly DataFormat[];
   /** The number of bytes of all files, as the system tells it before the first is read. */
@@ -67,11 +69,12 @@ export class DataSource {
   readonly #stamps: (FileStamp | undefined)[] = [];
 
   private constructor(
-    { flag, name }: Pick<DataSource, 'flag' | 'name'>,
+    { flag, name, skipped }: Pick<DataSource, 'flag' | 'name' | 'skipped'>,
     files: readonly SeenFile[],
   ) {
     this.flag = flag;
     this.name = name;
+    this.skipped = skipped;
     this.formats = files.map(({ format }) => format);
     this.total = files.reduce((sum, { bytes }) => sum + bytes, 0);
     this.stampBefore = allOf(files.map(({ stamp }) => stamp));
@@ -80,24 +83,33 @@ export class DataSource {
 
   /**
    * The files of all parts.
+   * @param options.isOfExamples whether texts beside other files are skipped; see examplesAmong
    * @throws {UsageError} where one of the files can't be read, and for texts beside documents
    */
-  static async open(name: DataName, flag: string): Promise<DataSource> {
+  static async open(
+    name: DataName,
+    flag: string,
+    { isOfExamples = false }: { readonly isOfExamples?: boolean } = {},
+  ): Promise<DataSource> {
     const parts = partsOf(name, flag);
     if (parts.length > 1) {
       throw new UsageError(
         `${flag}: weights say what rows are made of, and here each text is taken once. Leave them out.`,
       );
     }
+    const found = parts.flatMap((part) => filesOf(part, flag));
+    const { kept, skipped } = isOfExamples
+      ? examplesAmong(found, parts)
+      : { kept: found, skipped: [] };
     const files: SeenFile[] = [];
-    for (const file of parts.flatMap((part) => filesOf(part, flag))) {
+    for (const file of kept) {
       await using data = await DataBytes.open(file, flag);
       const stamp = await data.stamp();
       files.push({ file, format: fileFormat(file), bytes: data.total, stamp });
     }
     const named = typeof name === 'object' ? name.name : name;
     requireOneKind(files, named, flag);
-    return new DataSource({ flag, name: named }, files);
+    return new DataSource({ flag, name: named, skipped }, files);
   }
 
   /** Each file once, in order; it must have been read before the next one is asked for. */
@@ -147,6 +159,44 @@ export class DataSource {
   get stampAfter(): DataStamp | undefined {
     return allOf(this.#stamps);
   }
+}
+
+/**
+ * The files of examples, without the texts that lie beside them in a folder, such as a README.md; a
+ * text that is named itself is kept, and refused later.
+ */
+function examplesAmong(
+  files: readonly (string | undefined)[],
+  parts: readonly DataPart[],
+): { readonly kept: readonly (string | undefined)[]; readonly skipped: readonly string[] } {
+  const named = new Set(parts.flatMap(({ entries }) => entries));
+  const isText = (file: string | undefined) => fileFormat(file) === 'text';
+  const skipped = files.filter(
+    (file): file is string => file !== undefined && !named.has(file) && isText(file),
+  );
+  return skipped.length === files.length
+    ? { kept: files, skipped: [] }
+    : { kept: files.filter((file) => file === undefined || !skipped.includes(file)), skipped };
+}
+
+/** A sentence about the texts that were skipped; undefined where there were none. */
+export function skippedNote(flag: string, skipped: readonly string[]): string | undefined {
+  const [first, ...more] = skipped;
+  const others = more.length === 0 ? '' : ` and ${more.length} more`;
+  return (
+    first &&
+    `${flag}: ${first}${others} ${more.length === 0 ? 'is a text' : 'are texts'} beside files with fields, and skipped.`
+  );
+}
+
+/** The same for data that is not open; none without data. Throws as formatOf does. */
+export function skippedNotes(flag: string, name: string | undefined): readonly string[] {
+  if (name === undefined) {
+    return [];
+  }
+  const parts = partsOf(name, flag);
+  const files = parts.flatMap((part) => filesOf(part, flag));
+  return [skippedNote(flag, examplesAmong(files, parts).skipped) ?? []].flat();
 }
 
 /** @throws {UsageError} for texts beside documents, which would be learnt in different ways */

@@ -147,7 +147,7 @@ export class Examples implements Dataset<ExampleBatch> {
 
   constructor(config: ExampleConfig, chosen: Chosen) {
     const { head, batch, ranks, seq, negatives } = config;
-    const { file, numbers, flag, name, order } = chosen;
+    const { file, numbers, order } = chosen;
     const { length } = numbers;
     const isPairs = head.kind === 'embed';
     this.#config = config;
@@ -157,9 +157,7 @@ export class Examples implements Dataset<ExampleBatch> {
     // Pairs are compared with each other, so that all ranks need as many in each step.
     const isWhole = order !== 'in turn';
     if (isPairs && length < (isWhole ? batch : ranks)) {
-      throw new UsageError(
-        `${flag}: ${name} has ${length} examples for it, fewer than ${isWhole ? `--batch ${batch}` : `${ranks} ranks`}. Give more of them, or fewer ${isWhole ? 'a step' : 'ranks'}.`,
-      );
+      throw tooFew(config, chosen);
     }
     this.#batch = isPairs ? Math.min(batch, length - (length % ranks)) : batch;
     const found = numbers.reduce(
@@ -318,6 +316,29 @@ export class Examples implements Dataset<ExampleBatch> {
         };
     }
   }
+}
+
+/** The mistake of fewer pairs than all ranks need for a step. */
+function tooFew(
+  { batch, ranks, validFraction }: ExampleConfig,
+  { file, numbers, flag, name, order }: Chosen,
+): UsageError {
+  const { length } = numbers;
+  const { count } = file.index;
+  if (order === 'in turn') {
+    return new UsageError(
+      `${flag}: ${name} has ${length} examples for it, fewer than ${ranks} ranks. Give more of them, or fewer ranks.`,
+    );
+  }
+  const most = length - (length % ranks);
+  const fits = most > 0 ? `, or --batch ${most} at most` : '';
+  const apart =
+    validFraction === undefined
+      ? `${length} examples`
+      : `${count} examples, of which --valid-fraction ${validFraction} leaves ${length} to train on`;
+  return new UsageError(
+    `${flag}: ${name} has ${apart}, fewer than --batch ${batch}. Give more of them${fits}.`,
+  );
 }
 
 /** @throws {UsageError} where no word has room in a row */

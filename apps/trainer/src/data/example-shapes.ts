@@ -37,6 +37,12 @@ const FIELDS = {
   label: ['label', 'labels', 'category', 'class'],
 } as const;
 
+/** The texts among them that are all of a line's field. */
+const OWN_NAMES: Readonly<Record<string, readonly string[]>> = {
+  ...{ query: FIELDS.query, positive: FIELDS.positive, text: FIELDS.text },
+  ...{ a: FIELDS.a, b: FIELDS.b },
+};
+
 /** The names of two texts that are classified together, as the tasks of GLUE have them. */
 const TEXT_PAIRS = [
   ['text', 'text_pair'],
@@ -139,6 +145,15 @@ function nameIn(value: Fields, field: Exclude<keyof typeof FIELDS, 'negative'>) 
   return FIELDS[field].find((name) => has(value, name));
 }
 
+/**
+ * The name under which a line has a field of ours: that name, or else the first of its other names.
+ * Undefined where it has none of them.
+ */
+export function fieldIn(value: Fields, field: string): string | undefined {
+  const names: readonly string[] = Object.hasOwn(OWN_NAMES, field) ? OWN_NAMES[field]! : [];
+  return field in value ? field : names.find((name) => has(value, name));
+}
+
 function has(value: Fields, name: string): boolean {
   return value[name] !== undefined && value[name] !== null;
 }
@@ -164,14 +179,17 @@ function labelsIn(value: Fields, name: string): Pick<Example, 'labels' | 'kind'>
       `expected a label, which is a text or a whole number, or a list of labels in "${name}", got ${excerpt(JSON.stringify(wrong))}. Name each class.`,
     );
   }
-  return { labels: all.map(String), kind: isList ? 'several labels' : 'one label' };
+  return {
+    labels: all.map((label) => String(label).trim()),
+    kind: isList ? 'several labels' : 'one label',
+  };
 }
 
 function isLabel(value: unknown): boolean {
   return (
     typeof value === 'boolean' ||
     Number.isInteger(value) ||
-    (typeof value === 'string' && value !== '')
+    (typeof value === 'string' && value.trim() !== '')
   );
 }
 

@@ -13,7 +13,7 @@ import { TOKEN_FORMAT } from './token-file.js';
 import { NOVEL, type TokenJob, tokenize } from './tokenize.js';
 import { tokenizeInThread } from './tokenize-thread.js';
 import { tokenizerKey } from './tokenizer.js';
-import type { ExampleReading } from './write-examples.js';
+import { EXAMPLE_FORMAT, type ExampleReading } from './write-examples.js';
 import type { OnTokenized } from './writing-tools.js';
 
 /** What stands for tokens in a run whose module has rows of its own. */
@@ -84,10 +84,11 @@ async function prepare(
 ): Promise<string> {
   const { flag, data, tokenizer, model, reading } = config;
   const tokenizerDirectory = model.kind === 'directory' ? model.path : undefined;
-  const source = await DataSource.open(data, flag);
+  const source = await DataSource.open(data, flag, { isOfExamples: reading !== undefined });
   const formats = source.formats.join();
   const key = await tokenizerKey(tokenizer, tokenizerDirectory);
-  const how = [TOKEN_FORMAT, formats, key, ...(reading === undefined ? [] : [reading])];
+  const read = reading === undefined ? [] : [reading, EXAMPLE_FORMAT];
+  const how = [TOKEN_FORMAT, formats, key, ...read];
   const keyOf = (sha256: string) =>
     createHash('sha256')
       .update(JSON.stringify([...how, sha256]))

@@ -47,12 +47,13 @@ export const NOVEL = 'Moby Dick';
  * @throws {UsageError} where the data can't be read, is not what it should be, or can't be written
  */
 export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise<Tokenized> {
-  const data = await DataSource.open(job.data, job.flag);
+  const { reading } = job;
+  const isOfExamples = reading !== undefined;
+  const data = await DataSource.open(job.data, job.flag, { isOfExamples });
   const { name = NOVEL } = data;
   onTokenized(0, data.total);
   const tokenizer = await loadTokenizer(job.tokenizer, job.tokenizerDirectory);
   const isText = data.formats[0] === 'text';
-  const { reading } = job;
   if (isText && reading !== undefined) {
     throw new UsageError(
       `${job.flag}: ${name} is a text, but --task ${reading.task} learns from examples: JSON lines, CSV, TSV or Parquet. Give a file of these.`,

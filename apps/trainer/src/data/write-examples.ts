@@ -8,6 +8,9 @@ import { type Example, type ExampleTask, readExamples } from './example-shapes.j
 import { type ExampleIndex, ROLES } from './token-file.js';
 import type { WritingTools } from './writing-tools.js';
 
+/** Incremented whenever equal lines would be other examples; keys of the cache depend on it. */
+export const EXAMPLE_FORMAT = 2;
+
 /** How the lines of examples are read. */
 export interface ExampleReading {
   readonly task: ExampleTask;

@@ -19,7 +19,7 @@ export const EMBED = {
   ]),
   field: flag(text, undefined, [
     '--field <NAME>',
-    `the field with the text; a line's fields are kept beside its vector (default: ${DEFAULT_FIELD})`,
+    `the field with the text, or its other names in data of train; a list makes a vector of each. A line's fields are kept beside its vector (default: ${DEFAULT_FIELD})`,
   ]),
   prompt: flag(text, undefined, [
     '--prompt <NAME|TEXT>',

@@ -1,7 +1,7 @@
 // Finds hard negatives for pairs of queries and answers: all answers are embedded, and each query
 // is compared with all of them.
 
-import { DataSource } from '../data/data-source.js';
+import { DataSource, skippedNote } from '../data/data-source.js';
 import { parseLine } from '../data/document.js';
 import { eachEntry, hasNone } from '../data/each-entry.js';
 import { readExamples } from '../data/example-shapes.js';
@@ -30,11 +30,13 @@ export interface Pairs {
   readonly queries: PromptedTexts['texts'];
   /** The answers of all queries, each once. */
   readonly documents: PromptedTexts['texts'];
+  /** A sentence about files that hold none. */
+  readonly note: string | undefined;
 }
 
 /** @throws {UsageError} where the file can't be read, or a line holds no pair */
 export async function readPairs(file: string): Promise<Pairs> {
-  const source = await DataSource.open(file, FLAG);
+  const source = await DataSource.open(file, FLAG, { isOfExamples: true });
   if (source.formats[0] === 'text') {
     throw new UsageError(
       `${FLAG}: ${file} is a text, and pairs are JSON lines, CSV, TSV or Parquet. Give a file of these.`,
@@ -60,7 +62,8 @@ export async function readPairs(file: string): Promise<Pairs> {
   if (lines.length === 0) {
     throw hasNone(source, 'pairs');
   }
-  return { lines, queries: queries.items, documents: documents.items };
+  const note = skippedNote(FLAG, source.skipped);
+  return { lines, queries: queries.items, documents: documents.items, note };
 }
 
 export interface MineOptions {

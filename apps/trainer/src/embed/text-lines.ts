@@ -3,10 +3,11 @@
 
 import { addAbortSignal, type Readable } from 'node:stream';
 import { lines } from '../data/data-file.js';
-import { DataSource } from '../data/data-source.js';
+import { DataSource, skippedNote } from '../data/data-source.js';
 import { parseLine } from '../data/document.js';
 import { hasNone } from '../data/each-entry.js';
-import { notWords, words } from '../data/line-shapes.js';
+import { fieldIn } from '../data/example-shapes.js';
+import { notWords } from '../data/line-shapes.js';
 import { UsageError } from '../errors.js';
 import { describeSystemError } from '../system-error.js';
 import { DEFAULT_FIELD, type EmbedFlags } from './embed-flags.js';
@@ -27,12 +28,16 @@ export interface TextSource {
   readonly name: string;
   /** The bytes of all texts; undefined where nobody knows before they have been read. */
   readonly total: number | undefined;
+  /** A sentence about files that hold none of them. */
+  readonly note?: string | undefined;
   /** Throws a UsageError where a line has no text, or can't be read, and where there is none. */
   lines(): AsyncGenerator<TextLine>;
 }
 
 /** What a line holds. */
 type Reading = Pick<TextLine, 'text' | 'fields'>;
+/** Reads a line, whose field may have several texts. */
+type Reader = (line: string) => readonly Reading[];
 
 const STANDARD_INPUT = 'standard input';
 /** The beginning of a line of JSON. */
@@ -46,11 +51,12 @@ export async function fileTexts({
   data,
   field,
 }: Pick<EmbedFlags, 'data' | 'field'>): Promise<TextSource> {
-  const source = await DataSource.open(data, '--data');
+  const source = await DataSource.open(data, '--data', { isOfExamples: true });
   const { total } = source;
   const name = data!;
   if (source.formats[0] !== 'text') {
-    return { name, total, lines: () => fieldLines(source, field ?? DEFAULT_FIELD) };
+    const note = skippedNote('--data', source.skipped);
+    return { name, total, note, lines: () => fieldLines(source, field ?? DEFAULT_FIELD) };
   }
   if (field !== undefined) {
     throw new UsageError(
@@ -67,7 +73,7 @@ export function inputTexts(
 ): TextSource {
   const place = (number: number) => `${STANDARD_INPUT}, line ${number}`;
   let read = field === undefined ? undefined : fieldReader(field);
-  const reader = (line: string): Reading => {
+  const reader: Reader = (line) => {
     read ??= OBJECT.test(line) ? fieldReader(DEFAULT_FIELD) : plainText;
     return read(line);
   };
@@ -114,7 +120,9 @@ async function* fieldLines(source: DataSource, field: string): AsyncGenerator<Te
   for await (const entry of source.entries()) {
     isEmpty = false;
     const place = () => `${source.flag}: ${entry.place}`;
-    yield { ...placed(place, () => read(entry.text)), place, endByte: entry.endByte };
+    for (const reading of placed(place, () => read(entry.text))) {
+      yield { ...reading, place, endByte: entry.endByte };
+    }
   }
   if (isEmpty) {
     throw hasNone(source, 'texts');
@@ -127,10 +135,7 @@ async function* fieldLines(source: DataSource, field: string): AsyncGenerator<Te
  */
 async function* textLines(
   chunks: AsyncIterable<Buffer>,
-  {
-    place,
-    read,
-  }: { readonly place: (number: number) => string; readonly read: (line: string) => Reading },
+  { place, read }: { readonly place: (number: number) => string; readonly read: Reader },
 ): AsyncGenerator<TextLine> {
   const decoder = new TextDecoder('utf-8', { fatal: true });
   let blank: number | undefined;
@@ -145,7 +150,9 @@ async function* textLines(
       continue;
     }
     const own = () => place(number);
-    yield { ...placed(own, () => read(decoded(decoder, bytes))), place: own, endByte };
+    for (const reading of placed(own, () => read(decoded(decoder, bytes)))) {
+      yield { ...reading, place: own, endByte };
+    }
   }
 }
 
@@ -170,23 +177,38 @@ function placed<T>(place: () => string, read: () => T): T {
   }
 }
 
-function plainText(line: string): Reading {
+function plainText(line: string): [Reading] {
   const text = line.replace(/\r$/, '');
   if (text.trim() === '') {
     throw new UsageError('expected a text, got an empty line. Leave it out.');
   }
-  return { text, fields: {} };
+  return [{ text, fields: {} }];
 }
 
-function fieldReader(field: string): (line: string) => Reading {
+/** Makes a text of each in a list, with the other fields of the line. */
+function fieldReader(field: string): Reader {
   return (line) => {
     const fields = parseLine(line);
-    const text = words(fields, field);
-    if (text.trim() === '') {
-      throw notWords(field, text);
+    const name = fieldIn(fields, field);
+    if (name === undefined) {
+      const [first, ...more] = Object.keys(fields);
+      const has = [first, ...more].map((key) => JSON.stringify(key)).join(', ');
+      throw new UsageError(
+        `expected words in "${field}", got no such field${first === undefined ? '' : `, but ${has}. Name one of them, such as --field ${first}`}.`,
+      );
     }
-    return { text, fields };
+    return textsIn(fields, name).map((text) => ({ text, fields: { ...fields, [name]: text } }));
   };
+}
+
+function textsIn(fields: Readonly<Record<string, unknown>>, name: string): readonly string[] {
+  const held = fields[name];
+  const all: readonly unknown[] = Array.isArray(held) && held.length > 0 ? held : [held];
+  const wrong = all.find((text) => typeof text !== 'string' || text.trim() === '');
+  if (wrong !== undefined || held === null) {
+    throw notWords(name, wrong ?? held);
+  }
+  return all as string[];
 }
 
 /** The bytes of a stream; a wish to end does not wait for more of them. */

@@ -4,6 +4,7 @@
 import { createMemoryGroup } from '@shardweave/collectives';
 import { rowLength, tokenizerName } from '../config/resolve-config.js';
 import { absoluteData } from '../data/data-parts.js';
+import { skippedNotes } from '../data/data-source.js';
 import { openData } from '../data/open-data.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory, TokenCache } from '../data/token-cache.js';
@@ -57,6 +58,8 @@ export interface EvaluateOptions {
   readonly entry: string;
   readonly signal: AbortSignal;
   readonly onTokenized: PrepareOptions['onTokenized'];
+  /** Called with a sentence about data that is left out. */
+  readonly onNote: (text: string) => void;
   /** Called with the batches that are done, and of all. */
   readonly onBatch: (done: number, total: number) => void;
 }
@@ -64,7 +67,7 @@ export interface EvaluateOptions {
 /** @throws {UsageError} for a model, data or flags that can't be used */
 export async function evaluateModel(
   flags: EvalFlags,
-  { entry, signal, onTokenized, onBatch }: EvaluateOptions,
+  { entry, signal, onTokenized, onNote, onBatch }: EvaluateOptions,
 ): Promise<Evaluation | TaskEvaluation> {
   refuseIdle({ data: flags.data, trainOnPrompt: flags.trainOnPrompt });
   const choice = await readChoice(flags, flags.task);
@@ -86,6 +89,9 @@ export async function evaluateModel(
     gradAccum: 1,
     ...LOSS_OF_PAIRS,
   } as const;
+  if (config.head.kind !== 'lm') {
+    skippedNotes('--data', config.data).map(onNote);
+  }
   await using cache = await TokenCache.open(config.cache);
   const files = await prepareTokens(config, { entry, cache, onTokenized, signal });
   await using opening = await openData(config, files);

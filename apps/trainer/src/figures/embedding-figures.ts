@@ -58,9 +58,11 @@ export async function embeddingFigures(options: EmbeddingFiguresOptions): Promis
   } of own) {
     answers.set(query, (answers.get(query) ?? new Set()).add(document!));
   }
-  return rankingFigures(
-    await answerPlaces(answers, { queries: queryRows, documents: documentRows }, options.device),
-  );
+  const rows = { queries: queryRows, documents: documentRows };
+  return {
+    ...rankingFigures(await answerPlaces(answers, rows, options.device)),
+    compared: { queries: queries.items.length, documents: documents.items.length },
+  };
 }
 
 function keyOf({ ids }: TypedDocument): string {

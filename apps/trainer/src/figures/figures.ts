@@ -16,6 +16,8 @@ export interface ClassFigures {
 export interface Figures {
   /** Figures by their names, such as accuracy or ndcg@10, in the order in which they are shown. */
   readonly values: Readonly<Record<string, number>>;
+  /** The different texts that an embedder was asked to find, and among how many. */
+  readonly compared?: { readonly queries: number; readonly documents: number } | undefined;
   /** A classifier's, in the order of its labels. */
   readonly classes?: readonly ClassFigures[] | undefined;
   /** With one label a text: the texts by their label (rows) and the one that they were given. */

@@ -66,8 +66,11 @@ export const BASE_TYPES = ['f32', 'f16', 'bf16', ...BLOCK_TYPES] as const;
 export const DEFAULT_LORA_RANK = 16;
 /** The number of saves that are kept: the newest, and the one before it in case that is damaged. */
 export const DEFAULT_KEEP = 2;
-/** The steps of warm-up in the cosine schedule without --warmup. */
-export const DEFAULT_WARMUP = 20;
+/**
+ * The steps of warm-up without --warmup, where the rate is not constant. A short run takes a tenth
+ * of its steps: of 24 steps, 20 of warm-up would leave hardly any to learn in.
+ */
+export const DEFAULT_WARMUP = { most: 20, part: 0.1 };
 /** The part of all steps that the decay of wsd takes without --decay-steps. */
 export const DEFAULT_DECAY = 0.2;
 
@@ -358,7 +361,7 @@ export const GROUPS = {
     ]),
     warmup: told('all')(whole(0), undefined, [
       '--warmup <W>',
-      `steps of linear warm-up (default: ${DEFAULT_WARMUP}, with constant 0)`,
+      `steps of linear warm-up (default: ${DEFAULT_WARMUP.most}, at most ${DEFAULT_WARMUP.part} of the run, with constant 0)`,
     ]),
     decaySteps: told('wsd')(countOrPart, undefined, [
       '--decay-steps <N|X>',

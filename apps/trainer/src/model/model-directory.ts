@@ -18,6 +18,7 @@ import { GGUF_END, ggufConfig, isGgufFile, withGgufModel } from '../files/gguf-m
 import { RUN_FILES } from '../files/run-files.js';
 import { hasSaves, savesOf } from '../files/save-directory.js';
 import { isLeftOut } from '../hub/hub-cache.js';
+import { meantPath } from '../nearest.js';
 import { ADAPTER_FILES, findAdapter } from './adapter-directory.js';
 
 export const CONFIG_FILE = 'config.json';
@@ -145,8 +146,9 @@ export async function findModel(
 export function findWeights(given: string, flag = '--model'): string {
   const directory = findModelDirectory(resolve(given));
   if (directory?.hasWeights !== true) {
+    const [is, meant] = existsSync(given) ? ['', ''] : [', which is not there', meantPath(given)];
     throw new UsageError(
-      `${flag}: expected a directory with config.json and weights, or a GGUF file, got ${given}. Train one first, or give that of a model.`,
+      `${flag}: expected a directory with config.json and weights, or a GGUF file, got ${given}${is}.${meant} Train one first, or give that of a model.`,
     );
   }
   return directory.path;

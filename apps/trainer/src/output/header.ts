@@ -8,7 +8,7 @@ import { hubNameOf } from '../hub/hub-name.js';
 import { libraryOf } from '../numeric-class.js';
 import type { RankReady } from '../rank/events.js';
 import type { LoraRun, RunConfig } from '../run-config.js';
-import type { ClassHead, EmbedHead } from '../task/task-head.js';
+import type { ClassHead, EmbedHead, TrainedHead } from '../task/task-head.js';
 import { countParameters, isEncoder, type TrainedConfig } from '../task/text-config.js';
 
 /** Beyond it a model that is tuned remembers its data rather than learns from it. */
@@ -81,6 +81,19 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): Row[
   return [...rows, ...notedRows(config, ready).filter((row) => row !== false)];
 }
 
+/** The labels that differ by case alone, which is often one label in two spellings. */
+function likeLabels(head: TrainedHead): string[] {
+  const labels = head.kind === 'classify' ? head.labels : [];
+  const lower = labels.map((label) => label.toLowerCase());
+  return labels.flatMap((_, i) => {
+    const same = labels.filter((_other, j) => lower[j] === lower[i]);
+    const isFirst = lower.indexOf(lower[i]!) === i;
+    return same.length > 1 && isFirst
+      ? [`the labels ${same.join(' and ')} are different ones, by case alone`]
+      : [];
+  });
+}
+
 /** What not every run has. */
 function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false)[] {
   const { model, lora, strategy, batch, ranks, offloadDir } = config;
@@ -94,6 +107,7 @@ function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false
       'note',
       `each row is learnt ${times} times, and a model then knows it by heart: --epochs 3 is usual`,
     ],
+    ...likeLabels(head).map((text): Row => ['note', text]),
     head.kind !== 'lm' && head.kind !== 'module' && ['task', taskText(config, head)],
     config.firstSave !== undefined && [
       'init',

@@ -120,6 +120,11 @@ export function requireSameRun(
       `--resume: ${path} was saved with another ${field}: ${textOf(saved)}, got ${textOf(given)}. Give ${flag} as it was, or start a new run with another --out.`,
     );
   };
+  // Another task has another shape of the model, too, which would be told in the model's own words.
+  const wasTask = record.config.head?.kind ?? config.head.kind;
+  if (wasTask !== config.head.kind) {
+    refuse('--task', '--task', wasTask, config.head.kind);
+  }
   const savedModel: Readonly<Record<string, unknown>> = { ...record.config.modelConfig };
   const ownModel: Readonly<Record<string, unknown>> = { ...config.modelConfig };
   // A module is told by the names and shapes in its save, once it is loaded.
