@@ -39,6 +39,8 @@ export interface Chart {
   readonly isNoisy?: boolean;
   /** Whether the axis begins at zero, since the share matters and not the change. */
   readonly isFromZero?: boolean;
+  /** Whether nothing is drawn where all is zero: one rank sends nothing to anybody. */
+  readonly isOfSeveralRanks?: boolean;
   /** Whether its axis is logarithmic until somebody changes that. */
   readonly isLog?: boolean;
   readonly isBytes?: boolean;
@@ -173,6 +175,7 @@ export const CHARTS: readonly Chart[] = [
     isNoisy: true,
     isStacked: true,
     isFromZero: true,
+    isOfSeveralRanks: true,
     note: 'Hidden: collectives ran while the device computed. Exposed: it had nothing else to do.',
   },
   {
@@ -183,6 +186,7 @@ export const CHARTS: readonly Chart[] = [
     format: formatBytes,
     isBytes: true,
     isFromZero: true,
+    isOfSeveralRanks: true,
   },
   {
     id: 'beside',
