@@ -5,6 +5,8 @@ import { dataElement, element, svg } from '../look/element.js';
 import { NUM_RUN_COLORS, runDash } from '../look/palette.js';
 import type { Drawn, Look } from './layers.js';
 
+/** With more runs than these each has one value, for two would take a line of their own. */
+const MOST_WITH_ALL = 4;
 const MARK = { width: 26, height: 10 };
 
 export class Legend {
@@ -39,7 +41,8 @@ export class Legend {
       );
       const of = [...new Set(drawn.map(({ series }) => series.name))];
       const isGrouped = names.length < drawn.length;
-      const order = isGrouped ? [element('li', { class: 'order' }, [of.join(' / ')])] : [];
+      const told = names.length > MOST_WITH_ALL ? of.slice(0, 1) : of;
+      const order = isGrouped ? [element('li', { class: 'order' }, [told.join(' / ')])] : [];
       const items = this.#buttons.map((button) => element('li', {}, [button]));
       this.root.replaceChildren(...items, ...order);
     }
@@ -49,8 +52,10 @@ export class Legend {
   }
 
   showValues(values: readonly (number | undefined)[], format: (value: number) => string): void {
+    const isFew = this.#entries.length <= MOST_WITH_ALL;
     for (const [at, entries] of this.#entries.entries()) {
-      const texts = entries.flatMap((i, place) => {
+      const told = isFew ? entries : entries.slice(0, 1);
+      const texts = told.flatMap((i, place) => {
         const value = values[i];
         const text = dataElement(value, value === undefined ? '' : format(value));
         return place === 0 ? [text] : [' / ', text];
