@@ -42,9 +42,9 @@ function groupsOf(model: Module): ParamGroup<AdamOptions>[] {
   ];
 }
 
-describe('update ratios', () => {
+describe('updates by layer', () => {
   it.each(STRATEGIES.filter(({ name }) => !/host|offload/.test(name)))(
-    'of $name are those of the weights before and after, with and without gradients',
+    'ratios of $name are those of the weights before and after, with and without gradients',
     async (strategy) => {
       const backend = createReferenceBackend();
       await onRanks(

@@ -153,7 +153,7 @@ export class RunPage {
     this.#tick();
   }
 
-  /** Shares the plots among as few rows as they need: seven where six fit stand as four and three. */
+  /** Shares plots among as few rows as they need: of seven where six fit, four and three. */
   #layOut(): void {
     const count = this.#plots.filter(({ root }) => !root.hidden).length;
     const rem = Number.parseFloat(getComputedStyle(document.documentElement).fontSize);

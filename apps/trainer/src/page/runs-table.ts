@@ -124,7 +124,7 @@ export class RunsTable {
     return element('tr', { 'data-run': row.id }, [
       element('td', {}, [element('span', { class: 'choice' }, [box, ...mark])]),
       element('th', { scope: 'row' }, [link]),
-      ...columns.slice(1).map((one, i) => element('td', {}, [cellOf(row, one, texts[i + 1]!)])),
+      ...columns.map((column, i) => element('td', {}, [cellOf(row, column, texts[i]!)])).slice(1),
     ]);
   }
 

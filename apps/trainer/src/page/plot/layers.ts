@@ -16,7 +16,7 @@ export interface Drawn {
   readonly run: number;
   readonly series: ChartSeries;
   readonly name: string;
-  /** What it is called in the legend, which hides all that has one name: a run where there are several. */
+  /** What the legend calls it, which hides all of one name: a run where there are several. */
   readonly entry: string;
   readonly values: Column;
   /** The number of the step at each place. */

@@ -82,8 +82,8 @@ export class LayerUpdates {
         for (let done = 0; at >= 0 && done < length; done += PASS_ELEMENTS) {
           const run = { start: start + done, length: Math.min(PASS_ELEMENTS, length - done) };
           const found = device.scope(() => this.#pass(parameter, run, options));
-          found.forEach((one, i) => {
-            sums[at + i] = add(sums[at + i]!, one);
+          found.forEach((squares, i) => {
+            sums[at + i] = add(sums[at + i]!, squares);
           });
         }
       }
