@@ -17,6 +17,7 @@ import { reportOf } from '../src/output/report.js';
 import type { RunRow, RunsMessages } from '../src/page/run/page-data.js';
 import { unpackSteps } from '../src/page/run/step-table.js';
 import { differing, found, ordered, RUN_COLUMNS } from '../src/page/runs-rows.js';
+import { shortTexts } from '../src/page/short-texts.js';
 import { addLines, BEGUN_MS, madeLine, makeRun } from './support/made-runs.js';
 
 const TOKEN = 'a-token-that-the-test-has-made';
@@ -247,6 +248,37 @@ describe('the table of runs', () => {
     expect(names(' ')).toHaveLength(2);
     expect(names('sweep lr=0.001')).toEqual([]);
   });
+
+  it.each([
+    ['lr=4e-3', 'b'],
+    ['lr=0.004 ', 'b'],
+    ['lr<0.01', 'a b'],
+    ['lr<=4E-3 loss>=2', 'b'],
+    ['lr>0.004', 'c'],
+    ['validloss>0', ''],
+    ['steps=1', 'a'], // no text, of which 16 would have a part
+    ['data=tex', 'a'],
+    ['data<3', ''],
+  ])('compares numbers in a filter such as %s', (text, wanted) => {
+    const rows = [
+      row('a', { loss: 1, settings: { lr: 1e-3, steps: 1, data: 'text' } }),
+      row('b', { loss: 2, settings: { lr: 4e-3, steps: 16 } }),
+      row('c', { loss: 3, settings: { lr: 0.4, steps: 16 } }),
+    ];
+    expect(found(rows, text).map(({ name }) => name)).toEqual(wanted.split(' ').filter(Boolean));
+  });
+
+  it('cuts long texts where they are equal, and never to equal ones', () => {
+    const deep = '/data/everybody/corpora/news/2026/';
+    expect([...shortTexts([`${deep}en.jsonl`, `${deep}de.jsonl`, 'text.txt']).values()]).toEqual([
+      ...['\u2026en.jsonl', '\u2026de.jsonl', 'text.txt'],
+    ]);
+    const [alone] = shortTexts([`${deep}en.jsonl`]).values();
+    expect(alone).toBe('/data/ever\u2026/news/2026/en.jsonl');
+    const same = ['x'.repeat(40), 'z'.repeat(40)];
+    const close = same.map((text) => `1${'y'.repeat(30)}${text}${'y'.repeat(60)}`);
+    expect(new Set(shortTexts(close).values()).size).toBe(2);
+  });
 });
 
 describe('the command dashboard', () => {
@@ -265,6 +297,7 @@ describe('the command dashboard', () => {
       listen: () => interrupt,
     } as unknown as CommandContext);
     await expect(running).rejects.toMatchObject({ exitCode: 130 });
+    expect(said).not.toContain('waits for');
     expect(said).toMatch(/^1 run in .*: http:\/\/127\.0\.0\.1:\d+\/#token=/);
     const file = join(path, 'a/metrics.jsonl');
     expect(readFileSync(file, 'utf8')).not.toBe('');

@@ -34,10 +34,17 @@ describe.skipIf(chromium === undefined)(
       page.on('console', (message) => problems.push(message.text()));
       folder = newFolder();
       const lossOf = (loss: number) => (step: number) =>
-        madeLine(step, { loss: loss - step / 100 });
+        madeLine(step, { loss: loss - step / 100, ...(step % 10 === 0 && { validLoss: loss }) });
       makeRun(join(folder, 'sweep/low'), { config: { lr: 1e-4 }, end: 'done', lineOf: lossOf(3) });
       makeRun(join(folder, 'sweep/high'), { config: { lr: 1e-2, data: EVIL }, lineOf: lossOf(1) });
-      makeRun(join(folder, EVIL), { config: { lr: 1e-3 }, end: 'stopped', lineOf: lossOf(2) });
+      makeRun(join(folder, EVIL), {
+        config: { lr: 1e-3 },
+        end: 'stopped',
+        lineOf: (step) => ({
+          ...lossOf(2)(step),
+          ...{ wireBytes: 0, collectiveMs: 0, exposedMs: 0 },
+        }),
+      });
       shown = await RunsDashboard.open(folder, { port: 0, env: {} });
     }, LIMIT_MS);
     afterAll(async () => {
@@ -69,7 +76,9 @@ describe.skipIf(chromium === undefined)(
       expect(await cellsOf('sweep/low')).toMatchObject({
         ...{ State: 'done', Step: '20/100', Loss: '2.8000', lr: '0.0001', data: '\u2013' },
       });
-      expect(await cellsOf('sweep/high')).toMatchObject({ State: 'killed', data: EVIL });
+      expect(await cellsOf('sweep/high')).toMatchObject({
+        ...{ State: 'killed', data: '<img src=x\u2026ndow.isTaken=true">' },
+      });
       const head = page.locator('th', { has: page.getByRole('button', { name: 'Loss' }) });
       await page.getByRole('button', { name: 'Loss' }).click();
       expect(await names()).toEqual(['sweep/high', EVIL, 'sweep/low']);
@@ -79,7 +88,7 @@ describe.skipIf(chromium === undefined)(
       expect(await head.getAttribute('aria-sort')).toBe('descending');
       await page.getByLabel('Filter').fill('sweep done');
       expect(await names()).toEqual(['sweep/low']);
-      expect(await page.getByRole('button', { name: 'lr' }).count()).toBe(0);
+      expect(await page.getByRole('button', { name: 'lr' }).count()).toBe(1); // differs over all
       expect(await page.evaluate(() => 'isTaken' in window)).toBe(false);
       expect(await page.locator('img').count()).toBe(0);
     });
@@ -90,13 +99,21 @@ describe.skipIf(chromium === undefined)(
       await page.getByRole('checkbox', { name: 'Draw sweep/high' }).check();
       const legend = page.locator('#loss .legend');
       await legend.filter({ hasText: 'sweep/high' }).filter({ hasText: 'sweep/low' }).waitFor();
+      const entries = ['sweep/low2.8000 / 3.0000', 'sweep/high0.8000 / 1.0000'];
+      expect(await legend.locator('li').allTextContents()).toEqual([
+        ...[...entries, 'training / validation'],
+      ]);
+      await legend.getByRole('button', { name: 'sweep/low' }).click(); // hides both of its lines
+      expect(await legend.locator('[aria-pressed="false"]').count()).toBe(1);
       addLines(join(folder, 'sweep/high'), 'metrics.jsonl', [madeLine(21, { loss: 0.125 })]);
       await legend.locator('data[value="0.125"]').waitFor();
       await expect.poll(async () => (await cellsOf('sweep/high')).Loss).toBe('0.1250');
       await page.reload();
       await legend.filter({ hasText: 'sweep/high' }).filter({ hasText: 'sweep/low' }).waitFor();
+      await page.getByRole('button', { name: 'Tokens/s' }).click();
       makeRun(join(folder, 'late'), { steps: 1, config: { lr: 5 } });
       await expect.poll(names).toContain('late');
+      expect(await page.locator('th[aria-sort="ascending"]').textContent()).toBe('Tokens/s');
       await page.getByRole('checkbox', { name: 'Draw sweep/low' }).uncheck();
       await page.getByRole('checkbox', { name: 'Draw sweep/high' }).uncheck();
       await page.locator('#loss').waitFor({ state: 'detached' });
@@ -125,6 +142,7 @@ describe.skipIf(chromium === undefined)(
       await page.locator('#loss .legend').waitFor();
       expect(await page.locator('#index').textContent()).toBe(`All runs / ${EVIL}`);
       expect(await page.locator('.title .badge').textContent()).toBe('stopped');
+      expect(await page.locator('#wire:visible, #communication:visible').count()).toBe(0);
       await page.getByRole('link', { name: 'All runs' }).click();
       await page.locator('table.runs').waitFor();
     });

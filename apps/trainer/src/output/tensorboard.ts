@@ -123,9 +123,10 @@ function scalarsOf(line: StepLine): [tag: string, value: number][] {
     ['memory/peak_bytes', line.peakBytes],
     ['communication/sent_bytes', line.wireBytes],
     ...Object.entries(figures).map(([name, value]) => [`valid/${name}`, value] as const),
-    ...Object.entries(groups).map(
-      ([name, { gradNorm: norm }]) => [`layers/${name}`, norm] as const,
-    ),
+    ...Object.entries(groups).flatMap(([name, { gradNorm: norm, updateRatio }]) => [
+      [`layers/${name}`, norm] as const,
+      [`updates/${name}`, updateRatio] as const,
+    ]),
   ];
   return all.filter((entry): entry is [string, number] => typeof entry[1] === 'number');
 }

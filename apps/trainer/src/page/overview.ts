@@ -87,7 +87,7 @@ export class Overview {
       tile('Step', last.stepMs, formatMs(last.stepMs)),
       ...this.#workTiles(last),
       tile('Peak', last.peakBytes, formatBytes(last.peakBytes ?? 0)),
-      tile('Sent a step', last.wireBytes, formatBytes(last.wireBytes ?? 0)),
+      tile('Sent a step', last.wireBytes || undefined, formatBytes(last.wireBytes ?? 0)),
       tile('Exposed', exposed, percent(exposed ?? 0)),
     ].flatMap((tile) => tile ?? []);
   }

@@ -32,7 +32,7 @@ export class PlotView {
   readonly #chart: Chart;
   readonly #settings: PlotSettings;
   readonly #host: HTMLElement;
-  readonly #legend = new Legend((name) => this.#toggle(name));
+  readonly #legend = new Legend((entry) => this.#toggle(entry));
   readonly #readout = element('output', { class: 'readout' });
   readonly #outside = element('p', { class: 'outside' });
   readonly #tools: PlotTools;
@@ -92,12 +92,14 @@ export class PlotView {
     }
     this.#axis = axis;
     this.#drawn = drawnOf(this.#chart, runs, { axis, isShown });
-    this.root.hidden = !this.#drawn.some(({ values }) => values.some((value) => value != null));
+    const isSeen = (value: number | null | undefined) =>
+      value != null && !(this.#chart.isOfSeveralRanks && value === 0);
+    this.root.hidden = !this.#drawn.some(({ values }) => values.some(isSeen));
     if (this.root.hidden) {
       return;
     }
     this.#layers = layersOf(this.#drawn, {
-      isShown: (drawn) => !this.#hidden.has(drawn.name),
+      isShown: ({ entry }) => !this.#hidden.has(entry),
       smoothing: this.#smoothing,
       isStacked: this.#isStacked,
       isLog: this.#tools.isLog,
@@ -156,7 +158,11 @@ export class PlotView {
     if (zoomed?.min != null && zoomed.max != null) {
       this.#plot.setScale('x', { min: zoomed.min, max: zoomed.max });
     }
-    this.#legend.update(this.#drawn, this.#drawn.map(look), ({ name }) => !this.#hidden.has(name));
+    this.#legend.update(
+      this.#drawn,
+      this.#drawn.map(look),
+      ({ entry }) => !this.#hidden.has(entry),
+    );
   }
 
   /** Shows the values at the cursor, or the last ones. An evaluation holds until the next one. */
@@ -184,9 +190,9 @@ export class PlotView {
     this.#outside.textContent = `${formatCount(count)} ${count === 1 ? 'value' : 'values'} outside`;
   }
 
-  #toggle(name: string): void {
-    if (!this.#hidden.delete(name)) {
-      this.#hidden.add(name);
+  #toggle(entry: string): void {
+    if (!this.#hidden.delete(entry)) {
+      this.#hidden.add(entry);
     }
     this.update(this.#axis, { isNew: true });
   }
@@ -209,7 +215,7 @@ export class PlotView {
       title,
       unit,
       entries: this.#drawn
-        .filter(({ name }) => !this.#hidden.has(name))
+        .filter(({ entry }) => !this.#hidden.has(entry))
         .map((drawn) => ({
           name: drawn.name,
           look: lookOf(drawn, palette, this.#settings.runs.length),

@@ -16,6 +16,8 @@ import { Sparklines } from './sparklines.js';
 /** The page is drawn at most this often, however fast steps are. */
 const DRAW_EVERY_MS = 250;
 const TICK_MS = 1000;
+/** The least width of a plot's card with the gap beside it, as page.css has it. */
+const PLOT_REM = 25.9;
 
 export interface RunPageOptions {
   /** Whether records may still come. */
@@ -32,6 +34,7 @@ export class RunPage {
   readonly #sparks: Sparklines;
   readonly #controls: Controls;
   readonly #plots: readonly PlotView[];
+  readonly #plotRow = element('div', { class: 'row plots' });
   readonly #memory: MemoryView;
   readonly #ranks: RanksView;
   readonly #notes: NotesView;
@@ -64,6 +67,7 @@ export class RunPage {
     const { signal } = this.#stop;
     const scheme = matchMedia('(prefers-color-scheme: dark)');
     scheme.addEventListener('change', () => this.draw(), { signal });
+    window.addEventListener('resize', () => this.#layOut(), { signal });
     if (isLive) {
       this.#ticker = window.setInterval(() => this.#tick(), TICK_MS);
     }
@@ -122,12 +126,12 @@ export class RunPage {
     document
       .querySelector('#top')!
       .replaceChildren(this.#sparks.root, this.#message, heading, ...table);
-    const plots = this.#plots.map(({ root }) => root);
+    this.#plotRow.append(...this.#plots.map(({ root }) => root));
     document
       .querySelector('#main')!
       .replaceChildren(
         this.#controls.root,
-        element('div', { class: 'row' }, plots),
+        this.#plotRow,
         element('div', { class: 'row' }, [this.#ranks.root, this.#memory.root]),
         element('div', { class: 'notes' }, this.#notes.roots),
       );
@@ -141,11 +145,21 @@ export class RunPage {
     for (const plot of this.#plots) {
       plot.update(axis, options);
     }
+    this.#layOut();
     this.#sparks.update((run) => !this.#hiddenRuns.has(run));
     this.#memory.update();
     this.#notes.update();
     this.#compare?.update();
     this.#tick();
+  }
+
+  /** Shares plots among as few rows as they need: of seven where six fit, four and three. */
+  #layOut(): void {
+    const count = this.#plots.filter(({ root }) => !root.hidden).length;
+    const rem = Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const most = Math.max(1, Math.floor(this.#plotRow.clientWidth / (PLOT_REM * rem)));
+    const columns = Math.ceil(count / Math.max(1, Math.ceil(count / most)));
+    this.#plotRow.style.setProperty('--columns', String(Math.max(1, columns)));
   }
 
   /** Updates what changes with time alone. */

@@ -41,14 +41,44 @@ export function differing(rows: readonly RunRow[]): RunColumn[] {
     }));
 }
 
-/** The runs that have each word of `text` in their name, state or a setting, as `lr=0.001`. */
+/**
+ * The runs that have each word of `text` in their name, state or a setting. `lr=4e-3` and `loss<2`
+ * compare numbers: a setting by its name, or a column by its key.
+ */
 export function found(rows: readonly RunRow[], text: string): readonly RunRow[] {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  return rows.filter(({ name, state, settings }) => {
+  return rows.filter((row) => {
+    const { name, state, settings } = row;
     const pairs = Object.entries(settings).map(([key, value]) => `${key}=${value}`);
     const all = [name, state, ...pairs].join('\n').toLowerCase();
-    return words.every((word) => all.includes(word));
+    return words.every((word) => compared(row, word) ?? all.includes(word));
   });
+}
+
+/** Whether a comparison holds; undefined for a word that is none, or not one of numbers. */
+function compared(row: RunRow, word: string): boolean | undefined {
+  const [, key, sign = '', text] = /^([^<>=]+)(<=|>=|<|>|=)([^<>=]+)$/.exec(word) ?? [];
+  const wanted = Number(text);
+  if (key === undefined || Number.isNaN(wanted)) {
+    return;
+  }
+  const column = RUN_COLUMNS.find((column) => column.key.toLowerCase() === key);
+  const value = column?.read(row) ?? row.settings[key];
+  if (typeof value !== 'number') {
+    return sign === '=' ? undefined : false; // no number is below or above what is none
+  }
+  switch (sign) {
+    case '<':
+      return value < wanted;
+    case '<=':
+      return value <= wanted;
+    case '>':
+      return value > wanted;
+    case '>=':
+      return value >= wanted;
+    default:
+      return value === wanted;
+  }
 }
 
 /** The rows in order; those without a value stand last either way. */

@@ -14,6 +14,7 @@ import {
   type RunColumn,
   type RunOrder,
 } from './runs-rows.js';
+import { shortTexts } from './short-texts.js';
 
 export interface RunsTableOptions {
   /** The address of a run's own page. */
@@ -32,7 +33,12 @@ interface Kept {
 export class RunsTable {
   readonly root: HTMLElement;
   readonly #options: RunsTableOptions;
-  readonly #filter = element('input', { type: 'search', autocomplete: 'off', spellcheck: 'false' });
+  readonly #filter = element('input', {
+    type: 'search',
+    autocomplete: 'off',
+    spellcheck: 'false',
+    placeholder: 'done lr<0.01',
+  });
   readonly #count = element('p', { class: 'note', role: 'status' });
   readonly #head = element('tr');
   readonly #body = element('tbody');
@@ -64,15 +70,17 @@ export class RunsTable {
   /** Draws the rows that the filter finds, in order. */
   update(): void {
     const shown = found(this.#rows, this.#filter.value);
-    const columns = [...RUN_COLUMNS, ...differing(shown)];
+    // Those of all runs, so that a filter takes no column away, nor the order by it.
+    const columns = [...RUN_COLUMNS, ...differing(this.#rows)];
     const by = columns.find(({ key }) => key === this.#order.key) ?? RUN_COLUMNS[0]!;
     const focused = document.activeElement;
     this.#head.replaceChildren(
       element('th', { scope: 'col' }, [element('span', { class: 'sr' }, ['Drawn'])]),
       ...columns.map((column) => this.#headOf(column)),
     );
+    const texts = columns.map(({ read }) => textsOf(this.#rows, read));
     this.#body.replaceChildren(
-      ...ordered(shown, by.read, this.#order).map((row) => this.#rowOf(row, columns)),
+      ...ordered(shown, by.read, this.#order).map((row) => this.#rowOf(row, columns, texts)),
     );
     if (focused instanceof HTMLElement && this.root.contains(focused)) {
       focused.focus({ preventScroll: true });
@@ -83,7 +91,7 @@ export class RunsTable {
   #countText(numShown: number): string {
     const { length } = this.#rows;
     if (length === 0) {
-      return 'There is no run yet. One appears here as soon as train writes its --out.';
+      return 'There is no run yet. One appears here by itself as soon as train --out writes into this folder.';
     }
     const runs = `${numShown === length ? '' : `${numShown} of `}${length} ${length === 1 ? 'run' : 'runs'}`;
     const chosen = this.#options.chosen().length;
@@ -106,18 +114,17 @@ export class RunsTable {
     return element('th', { scope: 'col', 'aria-sort': isSorted ? direction : 'none' }, [button]);
   }
 
-  #rowOf(row: RunRow, columns: readonly RunColumn[]): HTMLElement {
+  #rowOf(row: RunRow, columns: readonly RunColumn[], texts: readonly Texts[]): HTMLElement {
     const { box, link } = this.#keptOf(row);
     const chosen = this.#options.chosen();
     const at = chosen.indexOf(row.id);
     box.checked = at >= 0;
     box.disabled = at < 0 && chosen.length >= MOST_CHOSEN;
     const mark = at < 0 ? [] : [runMark(at)];
-    const [, ...others] = columns;
     return element('tr', { 'data-run': row.id }, [
       element('td', {}, [element('span', { class: 'choice' }, [box, ...mark])]),
       element('th', { scope: 'row' }, [link]),
-      ...others.map((column) => element('td', {}, [cellOf(row, column)])),
+      ...columns.map((column, i) => element('td', {}, [cellOf(row, column, texts[i]!)])).slice(1),
     ]);
   }
 
@@ -135,7 +142,14 @@ export class RunsTable {
   }
 }
 
-function cellOf(row: RunRow, { key, read }: RunColumn): Node {
+/** The short forms of a column's texts. */
+type Texts = ReadonlyMap<string, string>;
+
+function textsOf(rows: readonly RunRow[], read: RunColumn['read']): Texts {
+  return shortTexts(rows.map(read).filter((value) => typeof value === 'string'));
+}
+
+function cellOf(row: RunRow, { key, read }: RunColumn, texts: Texts): Node {
   const { step, steps, state, sign, atMs } = row;
   switch (key) {
     case 'state':
@@ -153,7 +167,9 @@ function cellOf(row: RunRow, { key, read }: RunColumn): Node {
       return dataElement(atMs, agoText(Date.now() - (atMs ?? 0)));
     default: {
       const value = read(row);
-      return element('span', {}, [value === undefined ? '\u2013' : String(value)]);
+      const text = value === undefined ? '\u2013' : String(value);
+      const short = texts.get(text) ?? text;
+      return element('span', short === text ? {} : { title: text }, [short]);
     }
   }
 }

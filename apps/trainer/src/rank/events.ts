@@ -63,6 +63,11 @@ export type ClassesTold = Pick<Figures, 'classes' | 'confusion'>;
 export interface GroupFigures {
   /** The norm of its unscaled gradients, before clipping. */
   readonly gradNorm: number;
+  /**
+   * The norm of its update over that of its weights before; about 1e-3 where training is healthy.
+   * Undefined for a skipped step, for weights that are zeros and for those at rest off the device.
+   */
+  readonly updateRatio?: number | undefined;
 }
 
 /** A line of metrics.jsonl. */

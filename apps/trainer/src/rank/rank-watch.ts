@@ -37,7 +37,7 @@ export class RankWatch {
     this.#comm?.begin();
   }
 
-  readonly onPhase = (phase: StepPhase): void => {
+  readonly onPhase = (phase: StepPhase | undefined): void => {
     this.#memory.enter(phase);
     this.#comm?.look();
   };

@@ -168,7 +168,16 @@ export async function runSteps(
   const { counter, onPhase } = watch;
   const group = groups.gather;
   const tell: EmitRankEvent = (event) => rank === 0 && emit(event);
-  const step = new TrainingStep({ config, rank, device, strategy, group, data: train, onPhase });
+  const step = new TrainingStep({
+    config,
+    rank,
+    device,
+    strategy,
+    group,
+    data: train,
+    onPhase,
+    uncounted: (body) => counter.pause(body),
+  });
   step.loadScaler(resumed?.save?.record.scaler);
   const onStep = (done: number, total: number) => tell({ type: 'evaluating', done, total });
   const isGivenUp = saves?.isAsked;

@@ -39,6 +39,8 @@ export interface Chart {
   readonly isNoisy?: boolean;
   /** Whether the axis begins at zero, since the share matters and not the change. */
   readonly isFromZero?: boolean;
+  /** Whether nothing is drawn where all is zero: one rank sends nothing to anybody. */
+  readonly isOfSeveralRanks?: boolean;
   /** Whether its axis is logarithmic until somebody changes that. */
   readonly isLog?: boolean;
   readonly isBytes?: boolean;
@@ -82,12 +84,19 @@ function figureSeries(name: string): ChartSeries {
   return { name, value: ({ figures }) => or(figures?.[name]), isSparse: true, hasDots: true };
 }
 
-const LARGEST_GROUP: ChartSeries = {
-  name: 'largest',
-  value: ({ groups }) =>
-    groups == null ? null : Math.max(...Object.values(groups).map(({ gradNorm }) => gradNorm)),
-  isSparse: true,
-};
+type GroupFigure = 'gradNorm' | 'updateRatio';
+
+/** The largest figure of all groups of layers, for runs over each other. */
+function largestOf(figure: GroupFigure): ChartSeries {
+  return {
+    name: 'largest',
+    value: ({ groups }) => {
+      const told = Object.values(groups ?? {}).flatMap((group) => group[figure] ?? []);
+      return told.length === 0 ? null : Math.max(...told);
+    },
+    isSparse: true,
+  };
+}
 
 export const CHARTS: readonly Chart[] = [
   {
@@ -166,6 +175,7 @@ export const CHARTS: readonly Chart[] = [
     isNoisy: true,
     isStacked: true,
     isFromZero: true,
+    isOfSeveralRanks: true,
     note: 'Hidden: collectives ran while the device computed. Exposed: it had nothing else to do.',
   },
   {
@@ -176,6 +186,7 @@ export const CHARTS: readonly Chart[] = [
     format: formatBytes,
     isBytes: true,
     isFromZero: true,
+    isOfSeveralRanks: true,
   },
   {
     id: 'beside',
@@ -199,10 +210,20 @@ export const CHARTS: readonly Chart[] = [
     id: 'group-norms',
     title: 'Gradient norm by layer',
     unit: 'before clipping',
-    series: groupSeries,
-    ofSeveral: [LARGEST_GROUP],
+    series: (run) => groupSeries(run, 'gradNorm'),
+    ofSeveral: [largestOf('gradNorm')],
     format: digits,
     formatTick: short,
+    isLog: true,
+  },
+  {
+    id: 'group-updates',
+    title: 'Update by layer',
+    unit: 'share of the weights',
+    series: (run) => groupSeries(run, 'updateRatio'),
+    ofSeveral: [largestOf('updateRatio')],
+    format: exponent,
+    formatTick: shortExponent,
     isLog: true,
   },
 ];
@@ -216,7 +237,7 @@ export function seriesOf(chart: Chart, run: RunModel, numRuns: number): readonly
 }
 
 /** A series a group of layers: numbered ones by their depth, others in colors of their own. */
-function groupSeries({ groups }: RunModel): ChartSeries[] {
+function groupSeries({ groups }: RunModel, figure: GroupFigure): ChartSeries[] {
   const names = [...groups];
   const layers = names.filter((name) => /\d+$/.test(name));
   const others = names.filter((name) => !layers.includes(name));
@@ -225,7 +246,7 @@ function groupSeries({ groups }: RunModel): ChartSeries[] {
     const other = others.indexOf(name) + 1;
     return {
       name,
-      value: (line) => line.groups?.[name]?.gradNorm ?? null,
+      value: (line) => line.groups?.[name]?.[figure] ?? null,
       isSparse: true,
       ...(other === 0
         ? { depth }

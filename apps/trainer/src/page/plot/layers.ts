@@ -16,6 +16,8 @@ export interface Drawn {
   readonly run: number;
   readonly series: ChartSeries;
   readonly name: string;
+  /** What the legend calls it, which hides all of one name: a run where there are several. */
+  readonly entry: string;
   readonly values: Column;
   /** The number of the step at each place. */
   readonly steps: readonly (number | undefined)[];
@@ -62,7 +64,8 @@ export function drawnOf(
       const values = lines.map((line: StepLine | undefined) => line && series.value(line));
       const isMissing = series.isSparse === true && values.every((value) => value == null);
       const name = `${prefixOf(runs[run]!, runs)}${series.name}`;
-      return isMissing ? [] : [{ run, series, name, values, steps }];
+      const entry = runs.length > 1 ? runs[run]!.name : series.name;
+      return isMissing ? [] : [{ run, series, name, entry, values, steps }];
     });
   });
 }

@@ -16,7 +16,8 @@ import { isWatched, type RunConfig } from '../../run-config.js';
 import type { TaskStrategy } from '../strategies/strategy.js';
 import { sumOverRanks } from '../strategies/sum-over-ranks.js';
 import type { StepOutcome } from '../train-loop.js';
-import { layerNorms, tellsLayers } from './layer-norms.js';
+import { layerNorms, tellsLayers, tellsUpdates } from './layer-norms.js';
+import { LayerUpdates } from './layer-updates.js';
 import type { StepPhase } from './phase-memory.js';
 
 export interface TrainingStepOptions {
@@ -27,8 +28,10 @@ export interface TrainingStepOptions {
   readonly data: Dataset;
   /** The group of all ranks of the job. */
   readonly group: ProcessGroup;
-  /** Called where each phase of a step begins. */
-  readonly onPhase?: (phase: StepPhase) => void;
+  /** Called where each phase of a step begins; undefined: what is only done to be told. */
+  readonly onPhase?: (phase: StepPhase | undefined) => void;
+  /** Runs what is only done to be told, and counts nothing that it sends. Default: just runs it. */
+  readonly uncounted?: <T>(run: () => Promise<T>) => Promise<T>;
   /** The norm of all gradients. Default: nn's; a dry run has a number of its own. */
   readonly gradNorm?: (module: Module) => Promise<number>;
 }
@@ -61,7 +64,7 @@ export class TrainingStep {
    * is skipped: every rank knows it from the data, and none computes or sends anything.
    */
   async run(step: number, lr: number): Promise<StepOutcome> {
-    const { config, device, strategy, group, data } = this.#options;
+    const { device, strategy, group, data } = this.#options;
     const lossScale = this.#scaler?.factor ?? 1;
     const numTargets = await data.numTargets(step);
     if (numTargets === 0) {
@@ -70,10 +73,9 @@ export class TrainingStep {
     for (const optimizerGroup of strategy.optimizer.groups) {
       optimizerGroup.lr = lr;
     }
-    const isTold = isWatched(config) && tellsLayers(step + 1, config.steps);
     const { sum: own } = await device.scope(() => this.#gradients(step, lossScale / numTargets));
     own.catch(() => undefined); // seen below, unless the update fails first
-    const { isSkipped, ...norms } = await this.#update(lossScale, isTold);
+    const { isSkipped, ...norms } = await this.#update(step, lossScale);
     strategy.optimizer.zeroGrad();
     const loss = (await sumOverRanks(await own, group, 'loss')) / numTargets;
     const numTokens = data.numTokens?.(step);
@@ -110,22 +112,24 @@ export class TrainingStep {
     });
   }
 
-  /**
-   * Steps, unless a gradient of any rank overflowed in f16. Collective.
-   * @param isTold whether the norms of groups of layers are told
-   */
+  /** Steps, unless a gradient of any rank overflowed in f16. Collective. */
   async #update(
+    step: number,
     lossScale: number,
-    isTold: boolean,
   ): Promise<Pick<StepOutcome, 'gradNorm' | 'groups' | 'isSkipped'>> {
-    const { config, device, strategy, onPhase } = this.#options;
+    const { config, device, strategy, group, onPhase, uncounted = runIt } = this.#options;
+    const { module, optimizer } = strategy;
     onPhase?.('norm');
     // All ranks have the same norm, so they agree on what to skip without asking each other.
-    const found = await this.#norms(isTold);
+    const found = await this.#norms(step);
     const norm = found.norm / lossScale;
     const isSkipped = this.#scaler !== undefined && !Number.isFinite(norm);
     this.#scaler?.update(isSkipped);
     onPhase?.('update');
+    const updates =
+      found.groups && !isSkipped && tellsUpdates(step + 1, config.steps)
+        ? new LayerUpdates({ device, group, module, optimizer })
+        : undefined;
     if (!isSkipped) {
       await device.scope(async () => {
         // A factor of 1 is left out; the kernel then reads gradients as they are.
@@ -134,20 +138,24 @@ export class TrainingStep {
         await strategy.step({ gradScale });
       });
     }
-    const groups =
-      found.groups &&
-      Object.fromEntries(
-        [...found.groups].map(([group, own]) => [group, { gradNorm: own / lossScale }]),
-      );
+    onPhase?.(undefined);
+    const ratios = updates && (await uncounted(() => updates.ratios()));
+    const told = [...(found.groups ?? [])].map(([name, own]) => {
+      return [name, { gradNorm: own / lossScale, updateRatio: ratios?.get(name) }] as const;
+    });
+    const groups = found.groups && Object.fromEntries(told);
     return { gradNorm: norm, groups, isSkipped };
   }
 
   /** The norm of all gradients and, where they are told, those of groups of layers. */
   async #norms(
-    isTold: boolean,
+    step: number,
   ): Promise<{ readonly norm: number; readonly groups?: ReadonlyMap<string, number> }> {
     const { module } = this.#options.strategy;
-    const { gradNorm: norm = gradNorm } = this.#options;
+    const { config, gradNorm: norm = gradNorm } = this.#options;
+    const isTold = isWatched(config) && tellsLayers(step + 1, config.steps);
     return isTold && norm === gradNorm ? layerNorms(module) : { norm: await norm(module) };
   }
 }
+
+const runIt = <T>(run: () => Promise<T>): Promise<T> => run();

@@ -1,4 +1,4 @@
-// Sums one number of each rank on all of them, with the same bits whatever devices they have.
+// Sums numbers of each rank on all of them, with the same bits whatever devices they have.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 
@@ -12,7 +12,16 @@ export async function sumOverRanks(
     return value;
   }
   const sum = Float32Array.of(value);
-  const bytes = new Uint8Array(sum.buffer);
-  await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'sum', tag });
+  await sumAllOverRanks(sum, group, tag);
   return sum[0]!;
+}
+
+/** Sums each of several numbers, in place. Collective. */
+export async function sumAllOverRanks(
+  values: Float32Array,
+  group: ProcessGroup,
+  tag: string,
+): Promise<void> {
+  const bytes = new Uint8Array(values.buffer);
+  await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'sum', tag });
 }
