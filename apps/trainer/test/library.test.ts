@@ -8,6 +8,7 @@ import {
   type RunRecord,
   type TrainConfig,
   type TrainedStep,
+  type TrainOptions,
   train,
   UsageError,
 } from '../src/index.js';
@@ -140,6 +141,7 @@ describe('train', () => {
   it.each([
     [{ batchsize: 5 }, 'train: there is no field batchsize. Fields are flags in camelCase.'],
     [{ saveEvry: 5 }, 'train: there is no field saveEvry. Did you mean saveEvery? Fields'],
+    [{ learningRate: 5 }, 'train: there is no field learningRate. Did you mean lr? Fields'],
     [{ steps: '5' }, 'train: steps: expected a whole number of at least 1, got "5".'],
     [{ timeLimit: 90 }, 'train: timeLimit: expected a time such as 90s, 30m or 2h, got 90.'],
     [{ dashboard: true }, 'train: there is no field dashboard.'],
@@ -147,6 +149,15 @@ describe('train', () => {
     [{ saveEvery: 5 }, '--save-every is for --out, which is not given.'],
   ])('refuses %j', async (config, says) => {
     const refused = train(config as unknown as TrainConfig);
+    await expect(refused).rejects.toThrow(UsageError);
+    await expect(refused).rejects.toThrow(says);
+  });
+
+  it.each([
+    [{ onstep: () => {} }, 'train: there is no option onstep. Did you mean onStep? Options are'],
+    [{ onStep: 5 }, 'train: onStep: expected a function, got 5.'],
+  ])('refuses the options %j', async (options, says) => {
+    const refused = train(tinyConfig(), options as unknown as TrainOptions);
     await expect(refused).rejects.toThrow(UsageError);
     await expect(refused).rejects.toThrow(says);
   });

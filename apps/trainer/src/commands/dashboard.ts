@@ -2,6 +2,7 @@
 
 import { once } from 'node:events';
 import { statSync } from 'node:fs';
+import { join } from 'node:path';
 import { UsageError } from '../errors.js';
 import { flag, needed } from '../flags/flag.js';
 import { file, port } from '../flags/flag-kinds.js';
@@ -34,6 +35,9 @@ export const dashboard = defineCommand({
     try {
       const { numRuns } = shown;
       out.write(`${numRuns} ${numRuns === 1 ? 'run' : 'runs'} in ${folder}: ${shown.url}\n`);
+      if (numRuns === 0) {
+        out.write(`It shows runs as they begin there: train --out ${join(folder, 'first')}\n`);
+      }
       const { signal } = interrupt;
       if (!signal.aborted) {
         await once(signal, 'abort');
