@@ -1,6 +1,6 @@
 // The trainer as a library: what the command does, by calls in place of lines.
 
-import { readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
@@ -115,6 +115,24 @@ describe('train', () => {
     expect(result.step).toBe(8);
     await expect(train(config, { signal: AbortSignal.abort(reason) })).rejects.toBe(reason);
   });
+
+  it.each(['last', 'best'] as const)(
+    'saves at the signal with out alone, and no longer once the model is there: final %s',
+    async (final) => {
+      const own = { ...tinyConfig(), saveEvery: undefined, keep: undefined, ranks: 1, final };
+      const config = { ...own, validFraction: 0.2, evalEvery: 2 };
+      const stop = new AbortController();
+      const onStep = ({ step }: { readonly step: number }) =>
+        step === 5 && stop.abort(new Error('x'));
+      await expect(train(config, { onStep, signal: stop.signal })).rejects.toThrow('x');
+      expect(readdirSync(join(config.out, 'saves')).at(-1)).toMatch(/^step-00000[567]$/);
+      const seen: number[] = [];
+      await train({ ...config, resume: 'auto' }, { onStep: ({ step }) => seen.push(step) });
+      expect(seen[0]).toBeGreaterThan(5);
+      expect(existsSync(join(config.out, 'model'))).toBe(true);
+      expect(existsSync(join(config.out, 'saves'))).toBe(false);
+    },
+  );
 
   it('keeps the steps that logEvery asks for, and those that people look for', async () => {
     const config = { ...tinyConfig(), ranks: 1, steps: 5, logEvery: 2 };

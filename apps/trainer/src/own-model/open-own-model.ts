@@ -148,7 +148,7 @@ function withHint(error: unknown): unknown {
     code === 'ERR_UNKNOWN_FILE_EXTENSION'
       ? 'This Node runs no TypeScript: take Node 22.18 or newer, or compile the file.'
       : code === 'ERR_MODULE_NOT_FOUND' && message.includes('@shardweave/')
-        ? "Install it beside shardweave (npm install shardweave @shardweave/nn @shardweave/tensor-core), or take nn and tensor from create's argument."
+        ? "Install it in the project of shardweave, or take nn and tensor from create's argument."
         : undefined;
   return hint === undefined
     ? error

@@ -30,7 +30,7 @@ import { isOfAnotherRank, type Saving } from '../rank/strategies/model-saves.js'
 import { sumOverRanks } from '../rank/strategies/sum-over-ranks.js';
 import { makesSaves, type PreparedRun } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
-import { extraOf, type SavedRun, tokensOf } from './saved-run.js';
+import { extraOf, isModelAlone, type SavedRun, tokensOf } from './saved-run.js';
 import { type SaveFailed, type SaveOutcome, writeAtRest, writeCaptured } from './write-save.js';
 
 export interface RunSavesOptions {
@@ -211,8 +211,7 @@ export class RunSaves {
    * was killed, too. To be called by one rank.
    */
   async removeOwn(): Promise<void> {
-    const { saveEvery, final } = this.#options.config;
-    if (saveEvery !== undefined || final !== 'best') {
+    if (this.#options.config.saveEvery !== undefined) {
       return;
     }
     for (const save of await findSaves(this.#directory)) {
@@ -340,9 +339,12 @@ export class RunSaves {
   }
 }
 
-/** Whether a run that nobody has asked for saves has made this one, to leave its best weights. */
-function isForTheEnd({ config: { saveEvery, final } }: SavedRun): boolean {
-  return saveEvery === undefined && final === 'best';
+/**
+ * Whether a run that nobody has asked for saves has made this one, to leave its best weights or to
+ * go on from. Behind the model it would be an older state that --init-from took for the newest.
+ */
+function isForTheEnd(record: SavedRun): boolean {
+  return record.config.saveEvery === undefined && !isModelAlone(record);
 }
 
 const CALL = { tag: 'saves', identity: 'saves' };
