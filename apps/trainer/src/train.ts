@@ -216,7 +216,7 @@ function flagsOf(config: TrainConfig, { onSample }: TrainOptions): Flags {
   return { ...flags, quiet: onSample === undefined };
 }
 
-/** The names of all options: a call of another name would never be called, and nobody would say so. */
+/** The names of all options: a call of another name would never be called, in silence. */
 const OPTIONS: Readonly<Record<keyof TrainOptions, true>> = {
   ...{ onStep: true, onEval: true, onSample: true, onSave: true, onWarning: true, onRecord: true },
   ...{ signal: true, env: true },

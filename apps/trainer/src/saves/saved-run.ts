@@ -155,7 +155,7 @@ export function requireSameRun(
   }
 }
 
-/** A sentence about the files of data that are newer than a save; one that is gone can't be told. */
+/** A sentence about files of data that are newer than a save; those that are gone are unknown. */
 function newerFiles(data: string | undefined, save: string): string {
   const savedMs = changedMs(save);
   const files = dataParts(data).flatMap((part) => filesOf(part, '--data'));
