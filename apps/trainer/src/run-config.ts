@@ -131,7 +131,22 @@ export function isWatched({ out, dashboard }: Pick<RunConfig, 'out' | 'dashboard
   return out !== undefined || dashboard !== undefined;
 }
 
-/** Whether a run makes saves: where it was told to, and where its end goes back to the best one. */
+/**
+ * Whether a run makes saves while nobody asks it to end: where it was told to, and where its end
+ * goes back to the best one.
+ */
 export function makesSaves({ saveEvery, final }: Pick<RunConfig, 'saveEvery' | 'final'>): boolean {
   return saveEvery !== undefined || final === 'best';
+}
+
+/**
+ * Whether a run saves when it is asked to end. Under mpirun one signal tells of Ctrl-C and of a
+ * lost rank alike, and no save is worth the wait for a rank that is gone: there it has to be told.
+ */
+export function savesAtStop({
+  out,
+  saveEvery,
+  transport,
+}: Pick<RunConfig, 'out' | 'saveEvery' | 'transport'>): boolean {
+  return out !== undefined && (saveEvery !== undefined || transport !== 'mpi');
 }

@@ -4,7 +4,7 @@
 import { DivergedError, failureOf, RankFailedError, SignalError } from './errors.js';
 import type { RunEndKind } from './output/run-records.js';
 import type { RankEvent } from './rank/events.js';
-import type { RunConfig } from './run-config.js';
+import { type RunConfig, savesAtStop } from './run-config.js';
 
 /**
  * Why a run ended: after its last step, early as it was told to, as somebody asked, or failed.
@@ -87,7 +87,7 @@ export function earlyText(
 
 /** Where a run is when it is asked to end. */
 export interface RunPlace {
-  readonly config: Pick<RunConfig, 'steps' | 'saveEvery'>;
+  readonly config: Pick<RunConfig, 'steps' | 'out' | 'saveEvery' | 'transport'>;
   /** The steps that are done; 0 also where a run that goes on has done none yet. */
   readonly step: number;
   /** Whether rank 0 has told that the run is done before its last step. */
@@ -109,7 +109,7 @@ export function askedEnd({ by }: SignalError, { config, step, isEarly }: RunPlac
     const says = `${by}: training is done and its results are on their way. ${again} ends at once, without them.`;
     return { isPatient: true, says };
   }
-  if (config.saveEvery !== undefined && step > 0) {
+  if (savesAtStop(config) && step > 0) {
     const says = `${by}: ending the step on its way, then saving. ${again} ends at once, without that save.`;
     return { isPatient: true, says };
   }
@@ -120,7 +120,7 @@ export function askedEnd({ by }: SignalError, { config, step, isEarly }: RunPlac
 export function lastLines(
   { why, save, mayRestart }: RunEnd,
   facts: Pick<RunFacts, 'asked'> & {
-    readonly config: Pick<RunConfig, 'saveEvery'>;
+    readonly config: Pick<RunConfig, 'out'>;
     readonly step: number;
     /** The step of the newest save; undefined where there is none. */
     readonly savedStep: number | undefined;
@@ -134,8 +134,7 @@ export function lastLines(
     if (save !== undefined) {
       return [`${head}, saved in ${save}.`, `Go on with: ${goOn}`];
     }
-    const isLost = config.saveEvery === undefined && savedStep === undefined;
-    const lost = isLost ? ' Nothing is saved without --save-every.' : '';
+    const lost = config.out === undefined ? ' Nothing is saved without --out.' : '';
     const from = savedStep === undefined ? [] : [`Go on from step ${savedStep} with: ${goOn}`];
     return [`${head}.${lost}`, ...from];
   }

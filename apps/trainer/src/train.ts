@@ -6,6 +6,7 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
+import { shown } from '@shardweave/tensor-core/options';
 import { withLocalFiles } from './commands/define-command.js';
 import { TRAIN } from './config/flags.js';
 import { resolveConfig } from './config/resolve-config.js';
@@ -13,8 +14,9 @@ import { runWarnings } from './config/run-warnings.js';
 import type { DeviceChoice } from './device-choice.js';
 import { SignalError, TrainerError, UsageError } from './errors.js';
 import { resultOf } from './files/run-files.js';
-import { type FlagTable, withDefaults } from './flags/flag.js';
+import { type FlagTable, keyOf, withDefaults } from './flags/flag.js';
 import { checkValue } from './flags/flag-kinds.js';
+import { ownName } from './flags/foreign-names.js';
 import { FLAGS, type Flags } from './flags/train-flags.js';
 import { Interrupt } from './interrupt.js';
 import { type Led, leadRun } from './lead-run.js';
@@ -92,7 +94,7 @@ export interface TrainOptions {
   /** Called with every record, as metrics.jsonl and events.jsonl have them. */
   readonly onRecord?: (record: RunRecord) => void;
   /**
-   * Ends the run. With `saveEvery` the step on its way is done and saved first. `train` then
+   * Ends the run. With `out` the step on its way is done and saved first. `train` then
    * rejects with the signal's reason; `resume: 'auto'` goes on.
    */
   readonly signal?: AbortSignal;
@@ -106,7 +108,11 @@ export interface TrainResult {
   readonly why: Extract<EndWhy, 'done' | 'patience' | 'time'>;
   /** The number of its last step. */
   readonly step: number;
-  /** The loss of the weights that are left, evaluated where the run has evaluations. */
+  /**
+   * The mean loss of the weights that are left: on the data that the run evaluates, or else on the
+   * rows that a further step would take. It is not the loss of the last step, which is that of the
+   * weights before its update.
+   */
   readonly loss: number | undefined;
   /** The best evaluation; undefined where nothing is evaluated. */
   readonly best: Best | undefined;
@@ -136,6 +142,7 @@ export async function train(
   options: TrainOptions = {},
 ): Promise<TrainResult> {
   const { signal, env = process.env } = options;
+  requireCalls(options);
   signal?.throwIfAborted();
   const interrupt = new Interrupt({ exit: () => {} });
   const stop = () => interrupt.ask(new SignalError('SIGTERM', 'its signal'));
@@ -183,7 +190,12 @@ function flagsOf(config: TrainConfig, { onSample }: TrainOptions): Flags {
   const read = given.map(([name, value]) => {
     const flag = (TRAIN.flags as FlagTable)[name];
     if (flag === undefined || OF_TERMINALS.includes(name)) {
-      const meant = nearest(name, Object.keys(FLAGS));
+      const names = Object.keys(FLAGS).filter((own) => !OF_TERMINALS.includes(own));
+      const foreign = ownName(
+        keyOf(name),
+        names.map((own) => `--${keyOf(own)}`),
+      );
+      const meant = names.find((own) => `--${keyOf(own)}` === foreign) ?? nearest(name, names);
       const hint = meant === undefined ? '' : ` Did you mean ${meant}?`;
       throw new UsageError(
         `train: there is no field ${name}.${hint} Fields are flags in camelCase.`,
@@ -202,6 +214,29 @@ function flagsOf(config: TrainConfig, { onSample }: TrainOptions): Flags {
     );
   }
   return { ...flags, quiet: onSample === undefined };
+}
+
+/** The names of all options: a call of another name would never be called, in silence. */
+const OPTIONS: Readonly<Record<keyof TrainOptions, true>> = {
+  ...{ onStep: true, onEval: true, onSample: true, onSave: true, onWarning: true, onRecord: true },
+  ...{ signal: true, env: true },
+};
+
+/** @throws {UsageError} for an option that there is not, and a call that is no function */
+function requireCalls(options: TrainOptions): void {
+  const names = Object.keys(OPTIONS);
+  for (const [name, given] of Object.entries(options)) {
+    if (!names.includes(name)) {
+      const meant = nearest(name, names);
+      const hint = meant === undefined ? '' : ` Did you mean ${meant}?`;
+      throw new UsageError(
+        `train: there is no option ${name}.${hint} Options are ${names.join(', ')}.`,
+      );
+    }
+    if (name.startsWith('on') && given !== undefined && typeof given !== 'function') {
+      throw new UsageError(`train: ${name}: expected a function, got ${shown(given)}.`);
+    }
+  }
 }
 
 /** Passes records on to the calls, until one of them throws. */

@@ -366,7 +366,7 @@ describe('documents', () => {
 
 describe('Ctrl-C', () => {
   it.each(['ws', 'shm', 'memory'])(
-    'a run over %s ends all ranks cleanly with 130, and keeps what was written',
+    'a run over %s ends all ranks cleanly with 130, with a save that nobody asked for before',
     async (transport) => {
       const out = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'run');
       const flags = ['--transport', transport, '--ranks', '2', '--steps', '1000000', '--out', out];
@@ -381,9 +381,10 @@ describe('Ctrl-C', () => {
       const code = await run.exit();
       expect(code).toBe(130);
       expect(run.err).toBe('');
-      expect(run.out).toMatch(
-        /Stopped by Ctrl-C after step \d+\. Nothing is saved without --save-every\.\n$/,
-      );
+      const says =
+        /Stopped by Ctrl-C after step (\d+), saved in \S+\.\nGo on with: .*--resume auto\n$/;
+      const [, step] = says.exec(run.out) ?? [];
+      expect(readdirSync(join(out, 'saves'))).toEqual([`step-${step?.padStart(6, '0')}`]);
       expect(pids.some(isAlive)).toBe(false);
       const lines = readFileSync(join(out, 'metrics.jsonl'), 'utf8').trimEnd().split('\n');
       expect(lines.length).toBeGreaterThanOrEqual(3);

@@ -161,7 +161,7 @@ describe('the end of a run', () => {
     ],
     [
       { step: 8, loss: 2, isEvaluated: false, best: undefined },
-      'model/ has the weights of step 8: loss 2.0000 on the rows that follow.',
+      'model/ has the weights of step 8: loss 2.0000 on the rows of the step after it.',
     ],
     [
       { step: 8, loss: undefined, isEvaluated: false, best: undefined },

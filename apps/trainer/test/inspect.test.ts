@@ -84,6 +84,8 @@ describe('inspect', () => {
         new RegExp(`^step-00000${run.step}  validation ${run.validLoss.toFixed(4)}`),
       );
     }
+    expect(saves[1].run.best.step).toBe(2); // at step 2 it was the best, and is no longer
+    expect(rows.map((row) => row.includes('(best)'))).toEqual([true, false]);
   });
 
   it('knows adapters, a save of adapters, models, and a config alone', async () => {

@@ -1,6 +1,6 @@
 // The trainer as a library: what the command does, by calls in place of lines.
 
-import { readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
@@ -8,6 +8,7 @@ import {
   type RunRecord,
   type TrainConfig,
   type TrainedStep,
+  type TrainOptions,
   train,
   UsageError,
 } from '../src/index.js';
@@ -115,6 +116,24 @@ describe('train', () => {
     await expect(train(config, { signal: AbortSignal.abort(reason) })).rejects.toBe(reason);
   });
 
+  it.each(['last', 'best'] as const)(
+    'saves at the signal with out alone, and no longer once the model is there: final %s',
+    async (final) => {
+      const own = { ...tinyConfig(), saveEvery: undefined, keep: undefined, ranks: 1, final };
+      const config = { ...own, validFraction: 0.2, evalEvery: 2 };
+      const stop = new AbortController();
+      const onStep = ({ step }: { readonly step: number }) =>
+        step === 5 && stop.abort(new Error('x'));
+      await expect(train(config, { onStep, signal: stop.signal })).rejects.toThrow('x');
+      expect(readdirSync(join(config.out, 'saves')).at(-1)).toMatch(/^step-00000[567]$/);
+      const seen: number[] = [];
+      await train({ ...config, resume: 'auto' }, { onStep: ({ step }) => seen.push(step) });
+      expect(seen[0]).toBeGreaterThan(5);
+      expect(existsSync(join(config.out, 'model'))).toBe(true);
+      expect(existsSync(join(config.out, 'saves'))).toBe(false);
+    },
+  );
+
   it('keeps the steps that logEvery asks for, and those that people look for', async () => {
     const config = { ...tinyConfig(), ranks: 1, steps: 5, logEvery: 2 };
     const { loss, best } = await train(config);
@@ -140,6 +159,7 @@ describe('train', () => {
   it.each([
     [{ batchsize: 5 }, 'train: there is no field batchsize. Fields are flags in camelCase.'],
     [{ saveEvry: 5 }, 'train: there is no field saveEvry. Did you mean saveEvery? Fields'],
+    [{ learningRate: 5 }, 'train: there is no field learningRate. Did you mean lr? Fields'],
     [{ steps: '5' }, 'train: steps: expected a whole number of at least 1, got "5".'],
     [{ timeLimit: 90 }, 'train: timeLimit: expected a time such as 90s, 30m or 2h, got 90.'],
     [{ dashboard: true }, 'train: there is no field dashboard.'],
@@ -147,6 +167,15 @@ describe('train', () => {
     [{ saveEvery: 5 }, '--save-every is for --out, which is not given.'],
   ])('refuses %j', async (config, says) => {
     const refused = train(config as unknown as TrainConfig);
+    await expect(refused).rejects.toThrow(UsageError);
+    await expect(refused).rejects.toThrow(says);
+  });
+
+  it.each([
+    [{ onstep: () => {} }, 'train: there is no option onstep. Did you mean onStep? Options are'],
+    [{ onStep: 5 }, 'train: onStep: expected a function, got 5.'],
+  ])('refuses the options %j', async (options, says) => {
+    const refused = train(tinyConfig(), options as unknown as TrainOptions);
     await expect(refused).rejects.toThrow(UsageError);
     await expect(refused).rejects.toThrow(says);
   });

@@ -198,3 +198,14 @@ it('embed takes each text once, and so no weights', async () => {
   const { code, err } = await runCli(['embed', '--model', folder, '--data', `${A}:1,${C}:2`]);
   expect({ code, err }).toEqual({ code: 2, err: expect.stringContaining('error: ') });
 });
+
+it('a run is not resumed on a folder that has gained a file, and is told which', async () => {
+  const [data, out] = [newFolder(), join(newFolder(), 'run')];
+  writeFileSync(join(data, 'a.txt'), 'Call me Ishmael. '.repeat(99));
+  const line = `${tinyFlags(newFolder())} --data ${data} --strategy single --out ${out} --save-every 1`;
+  await runLine(`${line} --steps 1`);
+  writeFileSync(join(data, 'b.txt'), 'Some years ago. '.repeat(99));
+  await expect(runLine(`${line} --steps 2 --resume auto`)).rejects.toThrow(
+    /saved with other data: .* has changed since\. New or changed: \S+\/b\.txt\. .*--init-from/,
+  );
+});

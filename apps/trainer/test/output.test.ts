@@ -173,7 +173,21 @@ describe('Terminal', () => {
     ]);
   });
 
-  it('has all steps for a minute, then one in ten seconds with the mean loss since', () => {
+  it('has the first ten steps, then at most two in a second', () => {
+    let nowMs = 0;
+    const out = new Sink(false);
+    const options = { out, err: new Sink(false), isQuiet: false, env: {}, steps: 1000 };
+    const made = new Terminal({ ...options, now: () => nowMs });
+    for (let step = 1; step <= 200; step++) {
+      nowMs += 10;
+      const more = step === 33 ? { validLoss: 3 } : {};
+      made.step({ ...METRICS, step, ...more }, RESOURCES);
+    }
+    const shown = [...out.text.matchAll(/^step +(\d+)/gm)].map(([, step]) => Number(step));
+    expect(shown).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 33, 83, 133, 183]);
+  });
+
+  it('has all slow steps for a minute, then one in ten seconds with the mean loss since', () => {
     let nowMs = 0;
     const out = new Sink(false);
     const options = { out, err: new Sink(false), isQuiet: false, env: {}, steps: 100 };
@@ -408,10 +422,10 @@ describe('the header', () => {
         { ...ready, rank: 1, processBytes: 2 ** 31 },
       ]);
     expect(await held('--ranks 2 --transport ws')).toContain(
-      'process that of a rank held up to 2.0 GiB while it was set up',
+      "memory  2.0 GiB at most in a rank's process while the run was set up",
     );
     expect(await held('--ranks 2')).toContain(
-      'process that of all ranks held up to 2.0 GiB while it was set up',
+      'memory  2.0 GiB at most in the process of all ranks while the run was set up',
     );
   });
 

@@ -191,6 +191,35 @@ it.each([
   await expect(runLine(`${line(file('linear'))} ${flags}`)).rejects.toThrow(message);
 });
 
+it('a shape that does not fit below a wrapper is told with the line of the file', async () => {
+  const member =
+    'module: new nn.Sequential(device, [new nn.Sequential(device, [new nn.Linear(device, { inFeatures: 3, outFeatures: 1, init })])])';
+  const run = `--model ${file('shapes', member)} ${CPU} --strategy fsdp --ranks 2 --steps 1`;
+  const { err } = await runCli(['train', ...run.split(' ')]);
+  expect(err).toMatch(/ShapeError: .*\n +at (call|loss) .*shapes\.mjs:\d+:\d+/);
+  expect(err).not.toMatch(/\n +at .*packages/);
+});
+
+it.each([
+  ['mean', ['rows', 'tokens'], true],
+  ['sum', ['rows', 'tokens'], false],
+])('a loss that is a %s over %j is told: %s', async (how, kinds, isTold) => {
+  for (const kind of kinds) {
+    const loss = `loss: async (module, batch) => tensor.${how}(tensor.square(await call(module, batch.tokens ? { length: batch.tokens.shape[0] } : batch)))`;
+    const path = file(`${how}-${kind}`, kind === 'rows' ? loss : `${loss}, rows: undefined`);
+    const data = kind === 'rows' ? '' : `--seq 4 --data ${MOONS}`;
+    const run = `--model ${path} ${CPU} ${data} --strategy fsdp --ranks 2 --steps 1`;
+    const { warnings } = await runLine(run.replace(/ +/g, ' '));
+    const told = warnings.filter((text) => text.includes('its loss looks like a mean'));
+    expect(told, kind).toHaveLength(Number(isTold));
+  }
+});
+
+it('a module that is not there is told by its path', async () => {
+  const { code, err } = await runCli(['train', '--model', './nope.mjs']);
+  expect([code, err]).toEqual([2, expect.stringMatching(/there is no file .*\/nope\.mjs\./)]);
+});
+
 it('the module of docs/how-to/train-your-own-model.md trains as it stands', async () => {
   const page = readFileSync(`${ROOT}docs/how-to/train-your-own-model.md`, 'utf8');
   const path = join(root, 'mine.mjs');

@@ -162,7 +162,13 @@ describe('--max-restarts', () => {
 });
 
 describe('the end of a run', () => {
-  const config = { steps: 9, patience: 2, saveEvery: { steps: 3 } } as const;
+  const config = {
+    steps: 9,
+    patience: 2,
+    out: 'r',
+    saveEvery: undefined,
+    transport: 'shm',
+  } as const;
   const endOf = (facts: Partial<Parameters<typeof runEnd>[0]>) =>
     runEnd({ config, early: undefined, misplaced: undefined, asked: undefined, ...facts });
   const asked = new SignalError('SIGTERM');
@@ -200,9 +206,10 @@ describe('the end of a run', () => {
 
   it.each([
     ['saved', 3, config, /^Ctrl-C: ending the step on its way, then saving\. Ctrl-C again/],
+    ['at once under mpirun', 3, { ...config, transport: 'mpi' }, /^Ctrl-C: ending\. /],
     ['at once before a step', 0, config, /^Ctrl-C: ending\. Ctrl-C again ends at once\.$/],
-    ['at once without saves', 3, { ...config, saveEvery: undefined }, /^Ctrl-C: ending\. /],
-    ['whole behind the last step', 9, { ...config, saveEvery: undefined }, /results are on/],
+    ['at once without --out', 3, { ...config, out: undefined }, /^Ctrl-C: ending\. /],
+    ['whole behind the last step', 9, { ...config, out: undefined }, /results are on/],
   ] as const)('is told at the first Ctrl-C: %s', (_, step, of, says) => {
     expect(askedEnd(new SignalError('SIGINT'), { config: of, step, isEarly: false }).says).toMatch(
       says,

@@ -133,6 +133,8 @@ describe('a run', () => {
 
   it('a run that ended before its first save begins anew by --resume auto, and by nothing else', async () => {
     expect((await runToStep(2, `--out ${out}`)).code).not.toBe(0);
+    expect(stateOf(out)).toEqual({ is: 'saved', step: 2 });
+    rmSync(join(out, 'saves'), { recursive: true }); // as where it was killed
     expect(stateOf(out)).toEqual({ is: 'begun' });
     const before = contents(out);
     expect((await run(`--out ${out}`)).err).toMatch(

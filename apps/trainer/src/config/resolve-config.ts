@@ -316,6 +316,11 @@ function modelSource(model: string): ModelSource {
   if (directory !== undefined) {
     return { kind: 'directory', ...directory };
   }
+  if (isModulePath(model)) {
+    throw new UsageError(
+      `--model ${model}: there is no file ${path}. Give the path of a module, from the folder in which the command runs.`,
+    );
+  }
   throw new UsageError(
     `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory, nor a GGUF file, nor a module (.mjs, .js or .ts). A model of the Hub is org/name, such as Qwen/Qwen3-0.6B.${meantPath(model)} See --help.`,
   );

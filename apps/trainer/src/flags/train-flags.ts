@@ -384,7 +384,7 @@ export const GROUPS = {
   'Saves:': {
     saveEvery: free('out')(saveEvery, undefined, [
       '--save-every <N|Nm>',
-      'save all that the run needs to go on under --out, every N steps or minutes, in the end and at Ctrl-C',
+      'save all that the run needs to go on under --out, every N steps or minutes and in the end; Ctrl-C saves without it, too',
     ]),
     keep: free('saves')(whole(1), undefined, [
       '--keep <N>',
@@ -414,7 +414,7 @@ export const GROUPS = {
     ]),
     logEvery: free('all')(whole(1), undefined, [
       '--log-every <N>',
-      'a line every N steps, and of the first, the last and evaluated ones, here and in metrics.jsonl (default: all, on a terminal after a minute one in ten seconds)',
+      'a line every N steps, and of the first, the last and evaluated ones, here and in metrics.jsonl (default: all; here at most two a second, after a minute one in ten)',
     ]),
     sampleEvery: free('text')(whole(1), undefined, [
       '--sample-every <N>',

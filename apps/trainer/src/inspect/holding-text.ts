@@ -110,13 +110,16 @@ function runRows({ saves }: RunHolding): Row[] {
   if (saves.length === 0) {
     return [['saves', 'none']];
   }
+  // A save tells the best until itself, so that the newest one alone knows which it is.
+  const last = saves.find((save) => 'run' in save);
+  const best = last !== undefined && 'run' in last ? last.run?.best?.step : undefined;
   return saves.map((save) => {
     const name = save.path.split(/[/\\]/).at(-1)!;
     if ('problem' in save) {
       return [name, `can't be read: ${save.problem}`];
     }
     const { run, writers, bytes } = save;
-    const isBest = run?.best !== undefined && run.best.step === run.step ? ' (best)' : '';
+    const isBest = best !== undefined && best === run?.step ? ' (best)' : '';
     const loss = `validation ${lossText(run?.validLoss)}${isBest}`;
     return [name, `${loss}, ${formatBytes(bytes)} by ${ranksText(writers)}`];
   });

@@ -12,7 +12,7 @@ export function finalText(
   const isBest = best?.step === step ? ', the best of the run' : '';
   const data = isEvaluated
     ? (config.valid ?? 'the part that is kept apart')
-    : 'the rows that follow';
+    : 'the rows of the step after it';
   const value = loss === undefined ? '' : `: loss ${loss.toFixed(4)} on ${data}`;
   const better =
     best === undefined || isBest

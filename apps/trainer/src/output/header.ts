@@ -2,12 +2,11 @@
 
 import type { DataSize } from '../data/dataset.js';
 import { numMicroSteps } from '../data/row-order.js';
-import type { SaveEvery } from '../flags/flag-kinds.js';
 import { formatBytes, formatCount } from '../format.js';
 import { hubNameOf } from '../hub/hub-name.js';
 import { libraryOf } from '../numeric-class.js';
 import type { RankReady } from '../rank/events.js';
-import type { LoraRun, RunConfig } from '../run-config.js';
+import { type LoraRun, type RunConfig, savesAtStop } from '../run-config.js';
 import type { ClassHead, EmbedHead, TrainedHead } from '../task/task-head.js';
 import { countParameters, isEncoder, type TrainedConfig } from '../task/text-config.js';
 
@@ -141,7 +140,7 @@ function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false
     config.sampleEvery !== undefined && ['texts', `every ${config.sampleEvery} steps`],
     config.onStep !== undefined && ['on-step', config.onStep],
     config.out !== undefined && ['out', config.out],
-    config.saveEvery !== undefined && ['saves', savesText(config.saveEvery, config.keep)],
+    ['saves', savesText(config)],
     config.final === 'best' && ['final', 'the weights of the best evaluation, saved until then'],
   ];
 }
@@ -176,7 +175,17 @@ export function numericClassesOf(ready: readonly RankReady[]): string[] {
   return [...new Set(ready.map((rank) => rank.numericClass))];
 }
 
-function savesText({ steps, minutes }: SaveEvery, keep: number): string {
+function savesText(config: RunConfig): string {
+  const { out, saveEvery, keep } = config;
+  if (out === undefined) {
+    return 'none, and no model is left: there is no --out';
+  }
+  if (saveEvery === undefined) {
+    return savesAtStop(config)
+      ? 'at Ctrl-C alone; --save-every 5m saves for a crash, too'
+      : 'none while it runs; --save-every 5m makes some';
+  }
+  const { steps, minutes } = saveEvery;
   const [count, unit] = minutes === undefined ? [steps, 'step'] : [minutes, 'minute'];
   const every = count === 1 ? `each ${unit}` : `every ${count} ${unit}s`;
   return `${every}, the newest ${keep} and the best are kept`;
@@ -337,6 +346,6 @@ function processRows({ transport }: RunConfig, ready: readonly RankReady[]): Row
     return [];
   }
   const isApart = transport === 'ws' || transport === 'mpi';
-  const whose = isApart ? 'of a rank' : 'of all ranks';
-  return [['process', `that ${whose} held up to ${formatBytes(most)} while it was set up`]];
+  const whose = isApart ? "in a rank's process" : 'in the process of all ranks';
+  return [['memory', `${formatBytes(most)} at most ${whose} while the run was set up`]];
 }

@@ -2,10 +2,13 @@
 
 import type { StepMetrics } from '../rank/events.js';
 
-/** Until so long after the first step each one has a line. */
-const ALL_UNTIL_MS = 60_000;
+/** The first steps have a line each, however short they are. */
+const FIRST_STEPS = 10;
+/** For the first minute there is a line in half a second at most, which eyes can follow. */
+const OFTEN_UNTIL_MS = 60_000;
+const OFTEN_MS = 500;
 /** Afterwards there is a line in so long. */
-const BETWEEN_MS = 10_000;
+const RARE_MS = 10_000;
 
 export interface StepPaceOptions {
   /** The number of the run's last step. */
@@ -55,8 +58,9 @@ export class StepPace {
       this.#numTargets += targets;
     }
     const elapsedMs = atMs - this.#startMs;
-    const isRare = elapsedMs > ALL_UNTIL_MS && atMs - this.#lineMs < BETWEEN_MS;
-    const isAsked = logEvery === undefined ? !isRare : step % logEvery === 0;
+    const betweenMs = elapsedMs > OFTEN_UNTIL_MS ? RARE_MS : OFTEN_MS;
+    const isPaced = this.#numSteps <= FIRST_STEPS || atMs - this.#lineMs >= betweenMs;
+    const isAsked = logEvery === undefined ? isPaced : step % logEvery === 0;
     const isDue = isAsked || isFirst || step === steps || skipped || validLoss !== undefined;
     const meanLoss = this.#numTargets === 0 ? Number.NaN : this.#lossSum / this.#numTargets;
     if (isDue) {

@@ -13,6 +13,9 @@ import { inTheirCode, mistakeIn } from './their-code.js';
 /** What decides a run's model, as far as a module of people has to know it. */
 export type OwnChoice = Pick<RunConfig, 'model' | 'modelConfig' | 'precision' | 'seed'>;
 
+/** A sharded layer in a Sequential lies some fifteen calls below the file's own lines. */
+const STACK_LINES = 60;
+
 /** A model with the path of its file. */
 export interface OpenedOwnModel extends OwnModel {
   readonly path: string;
@@ -119,6 +122,8 @@ function blocksBelow(owner: nn.Module): readonly Block[] {
 /** The hash in the name lets a process that lives on import a file again whose text has changed. */
 async function importCreate({ path, sha256 }: ModuleSource): Promise<OwnModelFile['create']> {
   const name = `${pathToFileURL(path).href}?text=${sha256.slice(0, 12)}`;
+  // Ten lines of a stack, as Node keeps, end within a wrapper before they come to the file.
+  Error.stackTraceLimit = Math.max(Error.stackTraceLimit, STACK_LINES);
   const file = await inTheirCode({ path, name: 'its import' }, async () => {
     try {
       return (await import(/* @vite-ignore */ name)) as Partial<OwnModelFile>;
@@ -143,7 +148,7 @@ function withHint(error: unknown): unknown {
     code === 'ERR_UNKNOWN_FILE_EXTENSION'
       ? 'This Node runs no TypeScript: take Node 22.18 or newer, or compile the file.'
       : code === 'ERR_MODULE_NOT_FOUND' && message.includes('@shardweave/')
-        ? "Install it beside shardweave (npm install shardweave @shardweave/nn @shardweave/tensor-core), or take nn and tensor from create's argument."
+        ? "Install it in the project of shardweave, or take nn and tensor from create's argument."
         : undefined;
   return hint === undefined
     ? error

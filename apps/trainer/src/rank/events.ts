@@ -233,7 +233,7 @@ export type RankEvent =
       readonly type: 'early';
       readonly step: number;
       readonly why: EarlyEnd;
-      readonly save?: string;
+      readonly save?: string | undefined;
     }
   /** From rank 0 alone: what model/ or adapter/ has. */
   | { readonly type: 'final'; readonly final: FinalWeights }

@@ -7,7 +7,13 @@ import { kindOf } from '../device-choice.js';
 import { type BaseModel, baseModelOf } from '../model/base-model.js';
 import { requireRoomOf } from '../plan/require-room.js';
 import { roomHere } from '../plan/room.js';
-import { COMPUTE_DTYPES, isWatched, makesSaves, type PreparedRun } from '../run-config.js';
+import {
+  COMPUTE_DTYPES,
+  isWatched,
+  makesSaves,
+  type PreparedRun,
+  savesAtStop,
+} from '../run-config.js';
 import { planResume, type ResumePlan } from '../saves/resume-run.js';
 import { agreeOnTiles, type RunTiles } from '../saves/run-tiles.js';
 import { CommWatch } from './comm-watch.js';
@@ -137,7 +143,8 @@ export async function openResuming(
   backend: Backend,
 ): Promise<Resuming> {
   const { resume, lora, firstSave } = config;
-  const isUsed = makesSaves(config) || (resume ?? firstSave) !== undefined;
+  const isSaved = makesSaves(config) || savesAtStop(config);
+  const isUsed = isSaved || (resume ?? firstSave) !== undefined;
   const background = isUsed && gather.worldSize > 1 ? await gather.split(0) : gather;
   const base = isUsed && lora !== undefined ? await baseModelOf(config) : undefined;
   const plan = await planResume(config, { group: background, base });

@@ -7,7 +7,7 @@ import type { Dataset } from '../data/dataset.js';
 import { DivergedError, UsageError } from '../errors.js';
 import { type FoundSave, isSaveOf, pathOf, readSave, savesOf } from '../files/save-directory.js';
 import type { ModelState } from '../model/model-directory.js';
-import { makesSaves, type PreparedRun } from '../run-config.js';
+import { makesSaves, type PreparedRun, savesAtStop } from '../run-config.js';
 import { loadResumed, loadSave, type Resumed } from '../saves/resume-run.js';
 import { RunSaves } from '../saves/run-saves.js';
 import { evaluatedOn, evaluationsOf } from '../saves/saved-run.js';
@@ -15,10 +15,11 @@ import { countParameters } from '../task/text-config.js';
 import { shownCards } from './choose-adapter.js';
 import type { EmitRankEvent, FinalWeights, RankTaken } from './events.js';
 import { measureCompute } from './measure-compute.js';
+import { OwnObjective } from './objectives/own.js';
 import type { OpenedRank } from './open-rank.js';
 import type { RankWatch } from './rank-watch.js';
 import { showText } from './show-text.js';
-import { evaluate, lossAhead } from './step/evaluation.js';
+import { evaluate, halvesRatio, lossAhead } from './step/evaluation.js';
 import { TrainingStep } from './step/training-step.js';
 import { savingOf, trainedState } from './strategies/model-saves.js';
 import { sumOverRanks } from './strategies/sum-over-ranks.js';
@@ -131,7 +132,7 @@ export async function openSaves(
   const { background, base, tiles } = resuming;
   const save = from.resumed?.save;
   const isOwn = save !== undefined && isSaveOf(config.out, save.path);
-  if (!makesSaves(config) && !isOwn) {
+  if (!savesAtStop(config) && !makesSaves(config) && !isOwn) {
     return undefined;
   }
   const before = save && evaluationsOf(save.record, config);
@@ -184,6 +185,17 @@ export async function runSteps(
   let current = 0;
   let saveWaitMs: number | undefined;
   const from = fromOf(resumed, config);
+  if (from === undefined && strategy.objective instanceof OwnObjective) {
+    const { objective } = strategy;
+    const ratio = await counter.pause(() =>
+      halvesRatio({ config, rank, device, strategy, group, data: train }, objective),
+    );
+    // A loss that looks at several rows at once is no sum either, but then by some other factor.
+    if (ratio !== undefined && Math.abs(ratio - 2) < 0.5) {
+      const text = `--model ${config.model.kind === 'module' ? config.model.path : ''}: its loss looks like a mean, for the two halves of a batch have ${ratio.toFixed(2)} times the loss of the whole. The trainer divides by the number of targets itself, and learns from gradients that are too small by it: return the sum, such as crossEntropy(logits, targets, { reduction: 'sum' }).`;
+      tell({ type: 'warning', text });
+    }
+  }
   const reached = await trainLoop({
     config,
     signal,
@@ -274,7 +286,7 @@ export async function explainDiverged(error: unknown, saves: RunSaves | undefine
   if (!(error instanceof DivergedError) || saves === undefined) {
     throw error;
   }
-  const message = `${error.message} ${await saves.setUnprovenAside()}`;
+  const message = `${error.message} ${await saves.setUnprovenAside()}`.trimEnd();
   throw new DivergedError(message, { cause: error });
 }
 
@@ -288,7 +300,7 @@ export async function settleSaves(
 ): Promise<boolean> {
   const { config, rank, emit } = options;
   const tell: EmitRankEvent = (event) => rank === 0 && emit(event);
-  if (makesSaves(config)) {
+  if (makesSaves(config) || reached.early === 'asked') {
     tell({ type: 'doing', what: 'writing the last save' });
   }
   if (saves !== undefined && reached.early === 'asked') {

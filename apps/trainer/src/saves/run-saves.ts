@@ -28,9 +28,9 @@ import type { BaseModel } from '../model/base-model.js';
 import type { EmitRankEvent } from '../rank/events.js';
 import { isOfAnotherRank, type Saving } from '../rank/strategies/model-saves.js';
 import { sumOverRanks } from '../rank/strategies/sum-over-ranks.js';
-import type { PreparedRun } from '../run-config.js';
+import { makesSaves, type PreparedRun } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
-import { extraOf, type SavedRun, tokensOf } from './saved-run.js';
+import { extraOf, isModelAlone, type SavedRun, tokensOf } from './saved-run.js';
 import { type SaveFailed, type SaveOutcome, writeAtRest, writeCaptured } from './write-save.js';
 
 export interface RunSavesOptions {
@@ -49,7 +49,7 @@ export interface RunSavesOptions {
   readonly best?: SavedRun['best'];
   /** The step of the run's own save that it goes on from, which is not known to be good. */
   readonly from?: number | undefined;
-  /** Once it is aborted, the run ends after the present step, with a save. */
+  /** Once it is aborted, the run ends after the present step, with a save where one can be. */
   readonly wrapUp: AbortSignal;
   /** A clock in milliseconds, of which the first rank's counts. Default performance.now. */
   readonly now?: () => number;
@@ -67,6 +67,8 @@ export class RunSaves {
   readonly #options: RunSavesOptions;
   readonly #directory: string;
   readonly #numericClasses: readonly string[];
+  /** Whether all ranks see the directory. */
+  readonly #isShared: boolean;
   readonly #now: () => number;
   /** The best evaluation, whose save is kept; its save may be on its way. */
   #best: SavedRun['best'];
@@ -76,11 +78,18 @@ export class RunSaves {
   readonly #begun = new Set<number>();
   /** The time when the last save began, on the first rank's clock. */
   #lastMs: number;
+  /** The step of the save with which a run ends that was asked to; it goes on from there. */
+  #stoppedAt: number | undefined;
   /** The save that is being written. Rejects where ranks have lost each other. */
   #writing: Promise<SaveOutcome | undefined> = Promise.resolve(undefined);
 
-  private constructor(options: RunSavesOptions, numericClasses: readonly string[]) {
+  private constructor(
+    options: RunSavesOptions,
+    found: { readonly numericClasses: readonly string[]; readonly isShared: boolean },
+  ) {
+    const { numericClasses, isShared } = found;
     this.#options = options;
+    this.#isShared = isShared;
     this.#directory = savesOf(options.config.out!);
     this.#numericClasses = numericClasses;
     this.#best = options.best;
@@ -90,15 +99,24 @@ export class RunSaves {
   }
 
   /**
-   * Makes the directory ready. Collective.
-   * @throws {UsageError} where a rank does not see the directory of the first rank, naming the rank
-   * and its host
+   * Makes the directory ready. Collective. Where a rank does not see the directory of the first
+   * one, a run that would save at Ctrl-C alone is warned, and saves nothing.
+   * @throws {UsageError} where it is to make other saves, naming the rank and its host
    */
   static async open(options: RunSavesOptions): Promise<RunSaves> {
-    const { config, background, numericClass } = options;
+    const { config, background, numericClass, emit } = options;
     const classes = await exchangeTexts(background, numericClass, CALL);
-    await requireShared(savesOf(config.out!), background);
-    return new RunSaves(options, [...new Set(classes)]);
+    const blind = await blindRank(savesOf(config.out!), background);
+    if (blind !== undefined && makesSaves(config)) {
+      throw new UsageError(
+        `--save-every: ${blind}. Give an --out that all hosts share, or leave --save-every out.`,
+      );
+    }
+    if (blind !== undefined && background.rank === 0) {
+      emit({ type: 'warning', text: `Ctrl-C will save nothing: ${blind}.` });
+    }
+    const isShared = blind === undefined;
+    return new RunSaves(options, { numericClasses: [...new Set(classes)], isShared });
   }
 
   /**
@@ -114,20 +132,19 @@ export class RunSaves {
     this.#best = best;
     const { saveEvery, final } = this.#options.config;
     const isBest = best?.step === step;
-    if (saveEvery === undefined) {
-      if (isBest && final === 'best') {
-        await this.#begin(progress);
-      }
-      return false;
-    }
-    const { isStopping, isTime } = await this.#decide(saveEvery);
-    const isStep = saveEvery.steps !== undefined && step % saveEvery.steps === 0;
+    const { isAsked, isTime } = await this.#decide(saveEvery);
+    const isStopping = isAsked && !isLast;
+    const isStep = saveEvery?.steps !== undefined && step % saveEvery.steps === 0;
     // Weights that are not known to be good are not saved again and again.
     const isDue = (isTime || isStep) && this.#unproven.length === 0;
-    if (isLast || isBest || isStopping || isDue) {
+    const isKept = saveEvery === undefined ? isBest && final === 'best' : isLast || isBest || isDue;
+    if (isStopping && this.#isShared) {
+      this.#stoppedAt = step;
+    }
+    if (isKept || this.#stoppedAt === step) {
       await this.#begin(progress);
     }
-    return isStopping && !isLast;
+    return isStopping;
   }
 
   /** Waits for the save that is on its way. */
@@ -164,6 +181,9 @@ export class RunSaves {
 
   async #sortOut(): Promise<string> {
     const there = stepsIn(this.#directory);
+    if (there.length === 0 && !makesSaves(this.#options.config)) {
+      return '';
+    }
     const isUnproven = (step: number) => this.#unproven.includes(step);
     const texts: string[] = [];
     for (const step of there.filter(isUnproven).reverse()) {
@@ -191,8 +211,7 @@ export class RunSaves {
    * was killed, too. To be called by one rank.
    */
   async removeOwn(): Promise<void> {
-    const { saveEvery, final } = this.#options.config;
-    if (saveEvery !== undefined || final !== 'best') {
+    if (this.#options.config.saveEvery !== undefined) {
       return;
     }
     for (const save of await findSaves(this.#directory)) {
@@ -204,11 +223,14 @@ export class RunSaves {
 
   /**
    * Waits for the save with which a run ends early.
-   * @returns its directory
+   * @returns its directory; undefined where none can be written
    * @throws {TrainerError} where it failed
    */
-  async last(): Promise<string> {
-    const outcome = (await this.#writing)!;
+  async last(): Promise<string | undefined> {
+    const outcome = await this.#writing;
+    if (outcome === undefined) {
+      return undefined;
+    }
     if (isFailure(outcome)) {
       throw new TrainerError(
         `The last save failed: ${outcome.failure} Saves before it are in ${this.#directory}: go on from them with --resume auto.`,
@@ -227,9 +249,10 @@ export class RunSaves {
    * Exchanges what no rank can know alone: whether some rank was asked to stop, and the first
    * rank's clock.
    */
-  async #decide({
-    minutes,
-  }: SaveEvery): Promise<{ readonly isStopping: boolean; readonly isTime: boolean }> {
+  async #decide({ minutes }: SaveEvery = {}): Promise<{
+    readonly isAsked: boolean;
+    readonly isTime: boolean;
+  }> {
     const { group, wrapUp } = this.#options;
     const isDue = minutes !== undefined && this.#now() - this.#lastMs >= minutes * 60_000;
     const wishes = Float32Array.of(Number(wrapUp.aborted), Number(isDue && group.rank === 0));
@@ -237,7 +260,7 @@ export class RunSaves {
       const bytes = new Uint8Array(wishes.buffer);
       await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'sum', tag: 'save' });
     }
-    return { isStopping: wishes[0]! > 0, isTime: wishes[1]! > 0 };
+    return { isAsked: wishes[0]! > 0, isTime: wishes[1]! > 0 };
   }
 
   async #begin(progress: StepProgress): Promise<void> {
@@ -299,7 +322,7 @@ export class RunSaves {
         ? steps.filter((step) => this.#begun.has(step))
         : steps.slice(0, -keep);
     for (const step of old) {
-      if (step !== best) {
+      if (step !== best && step !== this.#stoppedAt) {
         await this.#remove(step);
       }
     }
@@ -316,9 +339,12 @@ export class RunSaves {
   }
 }
 
-/** Whether a run that nobody has asked for saves has made this one, to leave its best weights. */
-function isForTheEnd({ config: { saveEvery, final } }: SavedRun): boolean {
-  return saveEvery === undefined && final === 'best';
+/**
+ * Whether a run that nobody has asked for saves has made this one, to leave its best weights or to
+ * go on from. Behind the model it would be an older state that --init-from took for the newest.
+ */
+function isForTheEnd(record: SavedRun): boolean {
+  return record.config.saveEvery === undefined && !isModelAlone(record);
 }
 
 const CALL = { tag: 'saves', identity: 'saves' };
@@ -339,10 +365,12 @@ function isFailure(outcome: object | undefined): outcome is SaveFailed {
 }
 
 /**
- * Checks that all ranks see the first rank's directory, without which no save would be whole,
- * before hours of work.
+ * Looks whether all ranks see the first rank's directory, without which no save would be whole,
+ * before hours of work. Collective.
+ * @returns what says of one that it does not; undefined where all do
+ * @throws {UsageError} where the first rank can't write there
  */
-async function requireShared(directory: string, group: ProcessGroup): Promise<void> {
+async function blindRank(directory: string, group: ProcessGroup): Promise<string | undefined> {
   const call = { tag: 'saves', identity: 'shared directory' };
   const own = group.rank === 0 ? `${MARK}${globalThis.crypto.randomUUID()}` : '';
   const failure = group.rank === 0 ? await writeMark(directory, own) : '';
@@ -358,11 +386,9 @@ async function requireShared(directory: string, group: ProcessGroup): Promise<vo
   if (group.rank === 0) {
     await rm(join(directory, mark), { force: true });
   }
-  if (blind >= 0) {
-    throw new UsageError(
-      `--save-every: rank ${blind} on ${names[blind]} does not see ${directory} of rank 0 on ${names[0]}. Give an --out that all hosts share, or leave --save-every out.`,
-    );
-  }
+  return blind < 0
+    ? undefined
+    : `rank ${blind} on ${names[blind]} does not see ${directory} of rank 0 on ${names[0]}`;
 }
 
 async function writeMark(directory: string, mark: string): Promise<string> {

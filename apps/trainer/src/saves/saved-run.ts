@@ -2,15 +2,20 @@
 // as if it had never stopped. Random numbers are not part of it, because masks depend only on seed,
 // step and row.
 
+import { statSync } from 'node:fs';
 import { basename } from 'node:path';
 import type { GradScalerState } from '@shardweave/nn';
 import type { MatmulChoiceTable } from '@shardweave/tensor-core/webgpu';
+import { dataParts, filesOf } from '../data/data-parts.js';
 import { UsageError } from '../errors.js';
 import { keyOf } from '../flags/flag.js';
 import { FLAG_NAMES, FLAGS, type Flags } from '../flags/train-flags.js';
 import type { BaseModel } from '../model/base-model.js';
 import type { Best } from '../rank/events.js';
 import { decidedFlags, type PreparedRun, type RunConfig, type TokenPart } from '../run-config.js';
+
+/** The most files that a message names. */
+const MOST_FILES = 5;
 
 /** The record of a run in its save, as JSON. */
 export interface SavedRun {
@@ -145,9 +150,29 @@ export function requireSameRun(
     refuse('base model', '--model', describeBase(record.base), describeBase(base));
   }
   if (record.tokens !== tokensOf(config)) {
+    if (textOf(record.config.data) === textOf(config.data)) {
+      throw new UsageError(
+        `--resume: ${path} was saved with other data: what ${textOf(config.data)} names has changed since.${newerFiles(config.data, path)} Put it back as it was, or begin a new run with these weights: --init-from ${path} and another --out.`,
+      );
+    }
     const saved = `${textOf(record.config.data)} (${record.tokens})`;
     refuse('data', '--data', saved, `${textOf(config.data)} (${tokensOf(config)})`);
   }
+}
+
+/** A sentence about files of data that are newer than a save; those that are gone are unknown. */
+function newerFiles(data: string | undefined, save: string): string {
+  const savedMs = changedMs(save);
+  const files = dataParts(data).flatMap((part) => filesOf(part, '--data'));
+  const newer = files.filter((name) => name !== undefined && changedMs(name) > savedMs);
+  const more = newer.length > MOST_FILES ? ` and ${newer.length - MOST_FILES} more` : '';
+  return newer.length === 0
+    ? ' None of its files is newer than the save, so one may be gone.'
+    : ` New or changed: ${newer.slice(0, MOST_FILES).join(', ')}${more}.`;
+}
+
+function changedMs(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.ctimeMs ?? 0; // a copy may keep its mtime
 }
 
 /** Texts such as `--lr 0.1 (was 0.2)` for everything that differs, and may. */

@@ -1,6 +1,6 @@
 // The loss of a module that people have written, on rows of its own or on those of the data.
 
-import { affine, cast, isFloat, isTensor, type Tensor } from '@shardweave/tensor-core';
+import { add, affine, cast, isFloat, isTensor, type Tensor } from '@shardweave/tensor-core';
 import { shown } from '@shardweave/tensor-core/options';
 import type { MicroBatch } from '../../data/dataset.js';
 import type { OwnBatch } from '../../data/own-rows.js';
@@ -56,6 +56,12 @@ export class OwnObjective implements Objective<OwnBatch | MicroBatch> {
     return count === 0 ? affine(found, 0, 0) : found;
   }
 
+  /** The losses of a batch's two halves together, which are the batch's own where it is a sum. */
+  async halvesLoss(batch: OwnBatch | MicroBatch): Promise<Tensor> {
+    const [first, second] = halvesOf(batch, this.#options.config.seq);
+    return add(await this.loss(first), await this.loss(second));
+  }
+
   #batchOf({ batch }: OwnRows<unknown>, { numbers }: OwnBatch): Promise<unknown> {
     const { path } = this.#own;
     return inTheirCode({ path, name: 'batch' }, () => batch(numbers.length === 0 ? [0] : numbers));
@@ -77,4 +83,32 @@ export class OwnObjective implements Objective<OwnBatch | MicroBatch> {
       positions: positions && onDevice(positions),
     };
   }
+}
+
+/** The rows of a batch in two; the second half of one row is empty. */
+function halvesOf(
+  batch: OwnBatch | MicroBatch,
+  seq: number,
+): [OwnBatch | MicroBatch, OwnBatch | MicroBatch] {
+  if ('numbers' in batch) {
+    const { numbers, firstRow } = batch;
+    const half = Math.ceil(numbers.length / 2);
+    return [
+      { ...batch, numbers: numbers.slice(0, half) },
+      { ...batch, numbers: numbers.slice(half), firstRow: firstRow + half },
+    ];
+  }
+  const half = Math.ceil(batch.rows / 2);
+  const cut = (first: number, end: number): MicroBatch => {
+    const of = (values: Uint32Array) => values.subarray(first * seq, end * seq);
+    const { tokens, targets, segments, positions } = batch;
+    return {
+      ...batch,
+      ...{ rows: end - first, firstRow: batch.firstRow + first },
+      ...{ tokens: of(tokens), targets: of(targets) },
+      ...(segments && { segments: of(segments) }),
+      ...(positions && { positions: of(positions) }),
+    };
+  };
+  return [cut(0, half), cut(half, batch.rows)];
 }

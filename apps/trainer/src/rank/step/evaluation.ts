@@ -3,13 +3,15 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Device } from '@shardweave/tensor-core';
-import type { Dataset } from '../../data/dataset.js';
+import type { Dataset, MicroBatch } from '../../data/dataset.js';
 import type { Examples } from '../../data/example-data.js';
+import type { OwnBatch } from '../../data/own-rows.js';
 import { embeddingFigures } from '../../figures/embedding-figures.js';
 import type { Figures, Judged, OnJudged } from '../../figures/figures.js';
 import { scoreboardOf } from '../../figures/task-figures.js';
 import type { RunConfig } from '../../run-config.js';
 import type { TaskModule } from '../objectives/objective.js';
+import type { OwnObjective } from '../objectives/own.js';
 import type { TaskStrategy } from '../strategies/strategy.js';
 import { sumOverRanks } from '../strategies/sum-over-ranks.js';
 
@@ -83,6 +85,23 @@ export async function lossAhead(
     }
   }
   return undefined;
+}
+
+/**
+ * How many times the loss of a module's batch its two halves have, on the rows of the first step: 1
+ * for a sum over rows, and 2 for a mean, which the trainer would divide once more. Undefined where
+ * no target counts. Collective.
+ */
+export async function halvesRatio(
+  options: EvaluationOptions,
+  objective: Pick<OwnObjective, 'halvesLoss'>,
+): Promise<number | undefined> {
+  const { module } = options.strategy;
+  const loss = (batch: OwnBatch | MicroBatch) => objective.halvesLoss(batch);
+  const halves = { loss } as unknown as TaskStrategy['objective'];
+  const whole = await lossAhead(options, 0);
+  const parts = await lossAhead({ ...options, strategy: { module, objective: halves } }, 0);
+  return whole === undefined || parts === undefined ? undefined : parts / whole;
 }
 
 interface Steps {
