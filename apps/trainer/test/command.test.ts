@@ -245,7 +245,7 @@ describe('ranks as processes and as threads', () => {
   it.each([
     [0, 1],
     [2, 1],
-    [1, 12],
+    [1, 9],
   ])('killing rank %i at step %i ends the job with its number', async (rank, step) => {
     const run = new Running([...QUICK, '--transport', 'ws', '--ranks', '3', '--steps', '1000000']);
     await run.until(new RegExp(`^step +${step}/`, 'm'));
