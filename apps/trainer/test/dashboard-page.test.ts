@@ -7,7 +7,7 @@ import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
@@ -168,6 +168,7 @@ describe.skipIf(chromium === undefined)(
 
         // The file that the command left says the same.
         await page.goto(pathToFileURL(join(out, 'report.html')).href);
+        expect(await page.title()).toMatch(new RegExp(`^${basename(out)}, .* - shardweave$`));
         expect(await rowsOf('loss')).toEqual(expected);
         expect(await page.locator('#ranks .badge.killed').count()).toBe(1);
       });

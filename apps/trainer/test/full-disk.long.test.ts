@@ -59,7 +59,8 @@ describe('a command that waits for room', () => {
     async ([transport, more], context) => {
       using disk = openSmallDisk(600 * 1024) ?? context.skip(NO_MOUNT);
       const script = await buildCommand('full-disk-long');
-      const flags = `${tiny} --ranks 2 --steps 40 --log-every 1 --transport ${transport} ${more}`.trim();
+      const flags =
+        `${tiny} --ranks 2 --steps 40 --log-every 1 --transport ${transport} ${more}`.trim();
       const out = join(disk.path, 'run');
       const child = spawn(process.execPath, [script, 'train', ...flags.split(' '), '--out', out], {
         cwd: root,

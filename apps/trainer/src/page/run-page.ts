@@ -168,7 +168,9 @@ export class RunPage {
     this.#overview?.update(nowMs);
     this.#ranks.update(nowMs);
     const [run] = this.runs;
-    const title = this.runs.length > 1 ? 'runs compared' : run!.title || run!.name;
+    const names = this.#isLive ? [run!.title || run!.name] : [run!.name, run!.title];
+    const named = names.filter((text) => text !== '').join(', ');
+    const title = this.runs.length > 1 ? 'runs compared' : named;
     const state = this.#isLive && run!.last ? `${run!.last.step}/${run!.plannedSteps} ` : '';
     document.title = `${state}${title} - shardweave`;
   }
