@@ -3,7 +3,7 @@
 // are held out. The command trains the whole model on one rank, and adapters on two; figures are
 // recall@10 (chance is 0.01) and processor time. Then a step is timed in turns with PyTorch's,
 // of the same shape and texts. It needs the built packages and Debian's python3-torch.
-// Usage: node bench/search.mjs [--steps 78] [--batch 64] [--lora-steps 78] [--rounds 5]
+// Usage: node bench/search.mjs [--steps 156] [--batch 64] [--lora-steps 117] [--rounds 5]
 //   [--report FILE]
 
 import { spawn, spawnSync } from 'node:child_process';
@@ -35,9 +35,9 @@ const TIMED_STEPS = 5;
 
 const { values: flags } = parseArgs({
   options: {
-    steps: { type: 'string', default: '78' },
+    steps: { type: 'string', default: '156' },
     batch: { type: 'string', default: '64' },
-    'lora-steps': { type: 'string', default: '78' },
+    'lora-steps': { type: 'string', default: '117' },
     rounds: { type: 'string', default: '5' },
     report: { type: 'string' },
   },
