@@ -273,6 +273,8 @@ describe('the table of runs', () => {
     expect([...shortTexts([`${deep}en.jsonl`, `${deep}de.jsonl`, 'text.txt']).values()]).toEqual([
       ...['\u2026en.jsonl', '\u2026de.jsonl', 'text.txt'],
     ]);
+    const clash = [`${deep}x`, `${deep}y`, '\u2026x'];
+    expect([...shortTexts(clash).values()]).toEqual(clash);
     const [alone] = shortTexts([`${deep}en.jsonl`]).values();
     expect(alone).toBe('/data/ever\u2026/news/2026/en.jsonl');
     const same = ['x'.repeat(40), 'z'.repeat(40)];

@@ -15,10 +15,11 @@ import {
 } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
-import { DiskFullError } from '../src/errors.js';
+import { DiskFullError, SignalError } from '../src/errors.js';
 import { bytesBelow } from '../src/files/disk-room.js';
 import { LineFile } from '../src/files/line-file.js';
 import { type FilePieces, writeText } from '../src/files/write-file.js';
+import { Interrupt } from '../src/interrupt.js';
 import { type LeaveModelOptions, leaveModel } from '../src/model/leave-model.js';
 import { leftBytes, requireDisk } from '../src/plan/left-bytes.js';
 import type { RankEvent } from '../src/rank/events.js';
@@ -100,6 +101,25 @@ async function leave(
 const THREE_BLOCKS = () => [1, 2, 3].map((value) => new Uint8Array(BLOCK).fill(value));
 
 describe('the model of a run', () => {
+  it('a run that is stopped without room for its only save says that there is none', async (context) => {
+    using disk = smallDisk(context, 600 * KIB);
+    const interrupt = new Interrupt({ exit: () => {} });
+    const flags = `train ${tiny} --steps 12 --strategy single --out ${join(disk.path, 'run')}`;
+    const { code, err } = await runCli(flags.split(' '), {
+      interrupt,
+      onOut: (text) => {
+        if (/^step +3\//.test(text)) {
+          disk.fill(0);
+          interrupt.ask(new SignalError('SIGINT'));
+        }
+      },
+    });
+    expect(code).toBe(1);
+    expect(err).toMatch(
+      /The last save failed: .* There is no save before it, so the run begins anew/,
+    );
+  });
+
   it('asks for no other place where its own takes it, nor minds one that is gone', async () => {
     const gone = vi.spyOn(process, 'cwd').mockImplementation(() => {
       throw new Error('ENOENT: no such file or directory, uv_cwd');

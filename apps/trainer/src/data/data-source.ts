@@ -170,13 +170,12 @@ function examplesAmong(
   parts: readonly DataPart[],
 ): { readonly kept: readonly (string | undefined)[]; readonly skipped: readonly string[] } {
   const named = new Set(parts.flatMap(({ entries }) => entries));
-  const isText = (file: string | undefined) => fileFormat(file) === 'text';
-  const skipped = files.filter(
-    (file): file is string => file !== undefined && !named.has(file) && isText(file),
-  );
-  return skipped.length === files.length
+  const isSkipped = (file: string | undefined): file is string =>
+    file !== undefined && !named.has(file) && fileFormat(file) === 'text';
+  const kept = files.filter((file) => !isSkipped(file));
+  return kept.length === 0
     ? { kept: files, skipped: [] }
-    : { kept: files.filter((file) => file === undefined || !skipped.includes(file)), skipped };
+    : { kept, skipped: files.filter(isSkipped) };
 }
 
 /** A sentence about the texts that were skipped; undefined where there were none. */

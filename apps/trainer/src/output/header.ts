@@ -82,15 +82,16 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): Row[
 
 /** The labels that differ by case alone, which is often one label in two spellings. */
 function likeLabels(head: TrainedHead): string[] {
-  const labels = head.kind === 'classify' ? head.labels : [];
-  const lower = labels.map((label) => label.toLowerCase());
-  return labels.flatMap((_, i) => {
-    const same = labels.filter((_other, j) => lower[j] === lower[i]);
-    const isFirst = lower.indexOf(lower[i]!) === i;
-    return same.length > 1 && isFirst
-      ? [`the labels ${same.join(' and ')} are different ones, by case alone`]
-      : [];
-  });
+  const byLower = new Map<string, string[]>();
+  for (const label of head.kind === 'classify' ? head.labels : []) {
+    const lower = label.toLowerCase();
+    const same = byLower.get(lower) ?? [];
+    same.push(label);
+    byLower.set(lower, same);
+  }
+  return [...byLower.values()]
+    .filter(({ length }) => length > 1)
+    .map((same) => `the labels ${same.join(' and ')} are different ones, by case alone`);
 }
 
 /** What not every run has. */

@@ -15,12 +15,15 @@ export function shortTexts(texts: readonly string[], room = ROOM): ReadonlyMap<s
   const common = long.length > 1 ? commonLength(long) : 0;
   const rest = (text: string) => (text.length > room ? text.slice(common) : text);
   const isCut = (text: string) => text.length > room && common > 0;
-  for (let most = room; ; most += room / 2) {
+  const longest = Math.max(...all.map(({ length }) => length));
+  for (let most = room; most < longest + room; most += room / 2) {
     const short = all.map((text) => `${isCut(text) ? '\u2026' : ''}${middleCut(rest(text), most)}`);
     if (new Set(short).size === all.length) {
       return new Map(all.map((text, i) => [text, short[i]!]));
     }
   }
+  // A text that itself begins with an ellipsis may be what another one is cut to.
+  return new Map(all.map((text) => [text, text]));
 }
 
 /** How many characters all texts begin with, up to a boundary. */

@@ -232,9 +232,11 @@ export class RunSaves {
       return undefined;
     }
     if (isFailure(outcome)) {
-      throw new TrainerError(
-        `The last save failed: ${outcome.failure} Saves before it are in ${this.#directory}: go on from them with --resume auto.`,
-      );
+      const before =
+        stepsIn(this.#directory).length === 0
+          ? 'There is no save before it, so the run begins anew.'
+          : `Saves before it are in ${this.#directory}: go on from them with --resume auto.`;
+      throw new TrainerError(`The last save failed: ${outcome.failure} ${before}`);
     }
     return outcome.directory;
   }
