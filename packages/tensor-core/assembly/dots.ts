@@ -1,7 +1,7 @@
 // These are dot products of rows, by the same multiply-add as matrix products: of one row with four
 // others, and of one row with another.
 
-import { laneMask, loadFour } from './convert';
+import { laneMask, loadFour, lowerBf16, upperBf16 } from './convert';
 import { madd } from './fuse';
 import { BF16, BLOCK, F16, F32 } from './layout';
 import { sumLanes } from './reduce';
@@ -75,6 +75,15 @@ function rowDots(a: usize, b: usize, dtype: i32, row: usize, rows: i32, n: u32, 
       let c2 = f32x4.splat(0);
       let c3 = f32x4.splat(0);
       for (const whole = x + ((<usize>(part & ~15)) << 2); x < whole; x += 64, y += step * 4) {
+        if (dtype == BF16) {
+          const first = v128.load(y);
+          const second = v128.load(y, 16);
+          c0 = madd(v128.load(x), lowerBf16(first), c0);
+          c1 = madd(v128.load(x, 16), upperBf16(first), c1);
+          c2 = madd(v128.load(x, 32), lowerBf16(second), c2);
+          c3 = madd(v128.load(x, 48), upperBf16(second), c3);
+          continue;
+        }
         c0 = madd(v128.load(x), loadFour(y, dtype), c0);
         c1 = madd(v128.load(x, 16), loadFour(y + step, dtype), c1);
         c2 = madd(v128.load(x, 32), loadFour(y + step * 2, dtype), c2);
