@@ -271,10 +271,11 @@ export class RunMonitor {
 
 /** Whether a step has a line in metrics.jsonl: each one, unless --log-every is given. */
 function isKept(
-  { step, skipped, validLoss, loss }: StepMetrics,
+  { step, skipped, validLoss, loss, hash }: StepMetrics,
   { logEvery = 1, steps }: Pick<RunConfig, 'logEvery' | 'steps'>,
 ): boolean {
-  const isLookedFor = step === 1 || step === steps || skipped || validLoss !== undefined;
+  const isToldOf = validLoss !== undefined || hash !== undefined;
+  const isLookedFor = step === 1 || step === steps || skipped || isToldOf;
   return isLookedFor || step % logEvery === 0 || !Number.isFinite(loss);
 }
 

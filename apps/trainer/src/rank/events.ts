@@ -107,6 +107,10 @@ export interface StepMetrics {
   readonly groups?: Readonly<Record<string, GroupFigures>> | undefined;
   /** What a task is judged by beside the loss, such as accuracy or ndcg@10. */
   readonly figures?: Readonly<Record<string, number>> | undefined;
+  /** The SHA-256 of weights and optimizer state after the update; see hashModel of nn. */
+  readonly hash?: string | undefined;
+  /** The numeric classes of all ranks, beside a hash: other ones need not give equal bits. */
+  readonly numericClass?: string | undefined;
 }
 
 /** What rank 0 knows besides. The times are there only where somebody watches; see isWatched. */

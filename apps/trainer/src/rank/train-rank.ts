@@ -3,6 +3,7 @@
 
 import { hostname } from 'node:os';
 import { dirname } from 'node:path';
+import { exchangeTexts } from '@shardweave/collectives';
 import type { Dataset } from '../data/dataset.js';
 import { DivergedError, UsageError } from '../errors.js';
 import { type FoundSave, isSaveOf, pathOf, readSave, savesOf } from '../files/save-directory.js';
@@ -21,9 +22,9 @@ import type { RankWatch } from './rank-watch.js';
 import { showText } from './show-text.js';
 import { evaluate, halvesRatio, lossAhead } from './step/evaluation.js';
 import { TrainingStep } from './step/training-step.js';
-import { savingOf, trainedState } from './strategies/model-saves.js';
+import { hashOf, savingOf, trainedState } from './strategies/model-saves.js';
 import { sumOverRanks } from './strategies/sum-over-ranks.js';
-import { type AfterStep, type From, type Reached, trainLoop } from './train-loop.js';
+import { type AfterStep, type From, type Hashed, type Reached, trainLoop } from './train-loop.js';
 
 /** What a rank has trained. */
 export interface Trained {
@@ -156,12 +157,14 @@ interface StepParts {
   readonly resumed: Resumed | undefined;
   readonly saves: RunSaves | undefined;
   readonly watch: RankWatch;
+  /** The numeric class of this rank's device. */
+  readonly numericClass: string;
 }
 
 /** Runs the steps, and computes the loss of their weights on the rows that would follow. */
 export async function runSteps(
   run: OpenedRank,
-  { resumed, saves, watch }: StepParts,
+  { resumed, saves, watch, numericClass }: StepParts,
 ): Promise<Ended> {
   const { options, data, device, strategy, groups } = run;
   const { config, rank, emit, signal } = options;
@@ -181,6 +184,7 @@ export async function runSteps(
   });
   step.loadScaler(resumed?.save?.record.scaler);
   const onStep = (done: number, total: number) => tell({ type: 'evaluating', done, total });
+  const hash = await counter.pause(() => hashing(run, numericClass));
   const isGivenUp = saves?.isAsked;
   let current = 0;
   let saveWaitMs: number | undefined;
@@ -232,6 +236,7 @@ export async function runSteps(
           }
           return found;
         }),
+      hash: hash && (() => counter.pause(hash)),
       resources: () => watch.end(),
     },
     onStep: (metrics, resources) =>
@@ -251,6 +256,19 @@ export async function runSteps(
   }
   saves?.prove();
   return { reached, loss };
+}
+
+/** What hashes the state of the run; undefined where it is not asked for. Collective. */
+async function hashing(
+  { options, groups, strategy }: OpenedRank,
+  own: string,
+): Promise<(() => Promise<Hashed>) | undefined> {
+  if (options.config.hashEvery === undefined) {
+    return undefined;
+  }
+  const classes = await exchangeTexts(groups.gather, own, { tag: 'hash', identity: 'hash' });
+  const numericClass = [...new Set(classes)].sort().join(' and ');
+  return async () => ({ hash: await hashOf(strategy), numericClass });
 }
 
 /** Whether the model writes a text after this step; after the last one it does so in any case. */
@@ -314,7 +332,7 @@ export async function settleSaves(
 /** Reports what the steps took, and gathers the weights that are left. Collective. */
 export async function takeTrained(
   run: OpenedRank,
-  { resumed, saves, watch, ended }: StepParts & { readonly ended: Ended },
+  { resumed, saves, watch, ended }: Omit<StepParts, 'numericClass'> & { readonly ended: Ended },
 ): Promise<Trained> {
   const { options, backend, strategy, stores } = run;
   const { rank, emit } = options;

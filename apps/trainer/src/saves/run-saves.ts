@@ -61,6 +61,8 @@ export interface StepProgress
   /** The loss of this step, which is that of the weights before it. */
   readonly loss: number;
   readonly isLast: boolean;
+  /** The hash of the state; absent where the run has none. Collective. */
+  readonly hash?: (() => Promise<{ readonly hash: string }>) | undefined;
 }
 
 export class RunSaves {
@@ -273,7 +275,8 @@ export class RunSaves {
     const { step } = progress;
     this.#unproven = [...this.#unproven, step];
     this.#begun.add(step);
-    const extra = extraOf(this.#record(progress));
+    const hashed = await progress.hash?.();
+    const extra = extraOf({ ...this.#record(progress), hash: hashed?.hash });
     const options = { directory: this.#directory, step, group: background, extra };
     const isBeside = 'capture' in saving;
     const captured = isBeside ? await saving.capture().catch(asFailure) : undefined;

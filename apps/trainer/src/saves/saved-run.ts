@@ -36,6 +36,8 @@ export interface SavedRun {
    * bit.
    */
   readonly numericClasses: readonly string[];
+  /** The hash of weights and optimizer state, with --hash-every. */
+  readonly hash?: string | undefined;
   /**
    * Tables of tiles for products on GPUs, by what they were measured on: the adapter and its
    * kernels. A run that goes on takes them.
