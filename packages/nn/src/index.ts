@@ -21,7 +21,7 @@ export {
   scaleGradients,
 } from './held/grad-norm.js';
 export { GradScaler, type GradScalerOptions, type GradScalerState } from './held/grad-scaler.js';
-export { type HashModelOptions, hashModel } from './held/hash-model.js';
+export { type HashModelOptions, hashModel, hashSave } from './held/hash-model.js';
 export type { Sha256 } from './held/hash-tree.js';
 export type { Models } from './held/model-at-rest.js';
 export {

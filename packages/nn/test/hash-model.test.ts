@@ -2,17 +2,21 @@
 // recursion over whole tensors.
 
 import { createHash, hash } from 'node:crypto';
+import { openSave, piecesIn } from '@shardweave/checkpoint';
 import {
   AdamW,
   BatchNorm1d,
   hashModel,
+  hashSave,
   Linear,
   type Module,
   ParameterInit,
   packParameters,
   Sequential,
+  saveCheckpoint,
   stateDict,
 } from '@shardweave/nn';
+import { createHostStore } from '@shardweave/shard-store';
 import type { Device } from '@shardweave/tensor-core';
 import { beforeEach, describe, expect, it } from 'vitest';
 import { setGradients } from './support/gradient-leaves.js';
@@ -100,6 +104,13 @@ describe('hashModel', () => {
   it('computes the same by a function that is given', async () => {
     const sha256 = (bytes: Uint8Array) => hash('sha256', bytes, 'buffer');
     const found = await hashModel(model, { optimizer, sha256 });
+    expect(found).toBe(await hashModel(model, { optimizer }));
+  });
+
+  it('is that of the save of the same values', async () => {
+    const store = piecesIn(createHostStore());
+    await saveCheckpoint(model, store, { optimizer });
+    const found = await hashSave(await openSave(store));
     expect(found).toBe(await hashModel(model, { optimizer }));
   });
 

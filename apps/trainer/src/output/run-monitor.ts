@@ -94,13 +94,16 @@ export class RunMonitor {
   }
 
   readonly handle = (event: RankEvent): void => {
-    if (!this.#isReady && (event.type === 'resumed' || event.type === 'step')) {
+    if (!this.#isReady && ['start', 'resumed', 'step'].includes(event.type)) {
       this.#early.push(event);
       return;
     }
     switch (event.type) {
       case 'ready':
         this.#noteReady(event.ready);
+        return;
+      case 'start':
+        this.#records.add({ type: 'start', atMs: Date.now(), ...event.start });
         return;
       case 'resumed':
         this.#goOn(event.from);

@@ -216,6 +216,26 @@ export interface FinalWeights {
  */
 export type RankEndKind = 'done' | 'failed' | 'killed' | 'stopped';
 
+/** What the steps of a command begin with, by which they can be computed again. */
+export interface RunStart {
+  /** The number of steps that are done. */
+  readonly step: number;
+  /** The save that the command goes on from; undefined where it begins with first weights. */
+  readonly from?: string | undefined;
+  /** All that was decided for the run, as JSON. */
+  readonly config: Readonly<Record<string, unknown>>;
+  /** A hash of the data and of the tokenizer; see tokensOf. */
+  readonly tokens: string;
+  /** The model that adapters are trained beside. */
+  readonly base?: { readonly path: string; readonly sha256: string } | undefined;
+  /** The numeric classes of all ranks, each once. */
+  readonly numericClasses: readonly string[];
+  /** The tiles of the ranks' GPUs by what they were measured on. */
+  readonly tiles?: Readonly<Record<string, unknown>> | undefined;
+  /** The hash of weights and optimizer state, with --hash-every. */
+  readonly hash?: string | undefined;
+}
+
 export type RankEvent =
   | { readonly type: 'ready'; readonly ready: RankReady }
   /** From rank 0 alone. */
@@ -230,6 +250,8 @@ export type RankEvent =
   | ({ readonly type: 'classes'; readonly step: number } & ClassesTold)
   /** From rank 0 alone: text that the model made, after its prompt. */
   | { readonly type: 'sample'; readonly prompt: string; readonly text: string }
+  /** From rank 0 alone, before its first step; with --out. */
+  | { readonly type: 'start'; readonly start: RunStart }
   /** From rank 0 alone, before its first step; with --resume. */
   | { readonly type: 'resumed'; readonly from: ResumedFrom }
   /** From rank 0 alone: the run ends before its last step; with a save where it was asked to. */

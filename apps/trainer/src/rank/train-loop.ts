@@ -89,7 +89,7 @@ export interface From extends Progress {
 export interface TrainLoopOptions {
   readonly config: RateConfig &
     Pick<RunConfig, 'batch' | 'seq' | 'evalEvery' | 'patience'> &
-    Partial<Pick<RunConfig, 'model' | 'hashEvery'>>;
+    Partial<Pick<RunConfig, 'model' | 'hashEvery' | 'again'>>;
   readonly runner: StepRunner;
   /** Where the run goes on. Default: at the first step, with nothing evaluated. */
   readonly from?: From | undefined;
@@ -149,13 +149,16 @@ export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
     const early = isOutOfPatience ? 'patience' : isTimeOver ? 'time' : undefined;
     const isLast = isEnd || early !== undefined;
     const hash = onceOf(runner.hash);
-    const isHashed = isLast || (step + 1) % (config.hashEvery ?? 1) === 0;
-    const hashed = isHashed ? await hash?.() : undefined;
+    const isDueHash =
+      config.again?.hashAt.includes(step + 1) ??
+      (isLast || (step + 1) % (config.hashEvery ?? 1) === 0);
+    const hashed = isDueHash ? await hash?.() : undefined;
     const told = { ...metrics, validLoss, evalMs, ...(figures && { figures }), ...hashed };
     options.onStep(told, resources);
     const reached = { step: step + 1, updates, best, validLoss };
     const isAsked = await options.afterStep?.({ ...reached, loss, isLast, hash });
-    if (isAsked === true || early !== undefined) {
+    const isEnough = step + 1 === config.again?.until;
+    if (isAsked === true || isEnough || early !== undefined) {
       return { ...reached, early: early ?? 'asked' };
     }
   }

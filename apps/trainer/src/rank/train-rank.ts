@@ -3,7 +3,6 @@
 
 import { hostname } from 'node:os';
 import { dirname } from 'node:path';
-import { exchangeTexts } from '@shardweave/collectives';
 import type { Dataset } from '../data/dataset.js';
 import { DivergedError, UsageError } from '../errors.js';
 import { type FoundSave, isSaveOf, pathOf, readSave, savesOf } from '../files/save-directory.js';
@@ -13,6 +12,7 @@ import { loadResumed, loadSave, type Resumed } from '../saves/resume-run.js';
 import { RunSaves } from '../saves/run-saves.js';
 import { evaluatedOn, evaluationsOf } from '../saves/saved-run.js';
 import { countParameters } from '../task/text-config.js';
+import { beginRecord } from './begin-record.js';
 import { shownCards } from './choose-adapter.js';
 import type { EmitRankEvent, FinalWeights, RankTaken } from './events.js';
 import { measureCompute } from './measure-compute.js';
@@ -22,9 +22,9 @@ import type { RankWatch } from './rank-watch.js';
 import { showText } from './show-text.js';
 import { evaluate, halvesRatio, lossAhead } from './step/evaluation.js';
 import { TrainingStep } from './step/training-step.js';
-import { hashOf, savingOf, trainedState } from './strategies/model-saves.js';
+import { savingOf, trainedState } from './strategies/model-saves.js';
 import { sumOverRanks } from './strategies/sum-over-ranks.js';
-import { type AfterStep, type From, type Hashed, type Reached, trainLoop } from './train-loop.js';
+import { type AfterStep, type From, type Reached, trainLoop } from './train-loop.js';
 
 /** What a rank has trained. */
 export interface Trained {
@@ -184,7 +184,7 @@ export async function runSteps(
   });
   step.loadScaler(resumed?.save?.record.scaler);
   const onStep = (done: number, total: number) => tell({ type: 'evaluating', done, total });
-  const hash = await counter.pause(() => hashing(run, numericClass));
+  const hash = await counter.pause(() => beginRecord(run, { resumed, numericClass }));
   const isGivenUp = saves?.isAsked;
   let current = 0;
   let saveWaitMs: number | undefined;
@@ -246,6 +246,9 @@ export async function runSteps(
   if (early !== undefined && early !== 'asked') {
     tell({ type: 'early', step: last, why: early });
   }
+  if (config.again !== undefined) {
+    return { reached, loss: undefined }; // its steps are what it is for
+  }
   const loss = await counter.pause(() =>
     lossAhead({ config, rank, device, strategy, group, data: train }, last),
   );
@@ -256,19 +259,6 @@ export async function runSteps(
   }
   saves?.prove();
   return { reached, loss };
-}
-
-/** What hashes the state of the run; undefined where it is not asked for. Collective. */
-async function hashing(
-  { options, groups, strategy }: OpenedRank,
-  own: string,
-): Promise<(() => Promise<Hashed>) | undefined> {
-  if (options.config.hashEvery === undefined) {
-    return undefined;
-  }
-  const classes = await exchangeTexts(groups.gather, own, { tag: 'hash', identity: 'hash' });
-  const numericClass = [...new Set(classes)].sort().join(' and ');
-  return async () => ({ hash: await hashOf(strategy), numericClass });
 }
 
 /** Whether the model writes a text after this step; after the last one it does so in any case. */

@@ -132,10 +132,10 @@ export class RunSaves {
       this.prove();
     }
     this.#best = best;
-    const { saveEvery, final } = this.#options.config;
+    const { saveEvery, final, again } = this.#options.config;
     const isBest = best?.step === step;
     const { isAsked, isTime } = await this.#decide(saveEvery);
-    const isStopping = isAsked && !isLast;
+    const isStopping = (isAsked && !isLast) || step === again?.until;
     const isStep = saveEvery?.steps !== undefined && step % saveEvery.steps === 0;
     // Weights that are not known to be good are not saved again and again.
     const isDue = (isTime || isStep) && this.#unproven.length === 0;

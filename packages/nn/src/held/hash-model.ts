@@ -2,7 +2,7 @@
 // names, shapes, dtypes and elements decide it, and where those rest does not. See Note [leaves of
 // a hash].
 
-import { type HeldPiece, type TensorSpec, tensorKey } from '@shardweave/checkpoint';
+import { type HeldPiece, type Save, type TensorSpec, tensorKey } from '@shardweave/checkpoint';
 import { byteSize } from '@shardweave/tensor-core';
 import { checkOptions, FLAG, FUNCTION, type OptionRules, optional } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
@@ -68,6 +68,32 @@ export async function hashModel(models: Models, options: HashModelOptions = {}):
       sha256,
     );
   });
+}
+
+/**
+ * Computes the hash that hashModel gives of what was saved, and checks every piece on the way. One
+ * piece of the save and 1 MiB are in memory at once.
+ * @throws {CheckpointCorruptError} for a file that is missing, too short or damaged
+ * @throws {NnConfigError} as hashModel does without WebCrypto
+ */
+export async function hashSave(
+  save: Save,
+  options: Pick<HashModelOptions, 'sha256'> = {},
+): Promise<string> {
+  checkOptions('hashSave', options, { sha256: RULES.sha256 });
+  const { sha256 = webCrypto() } = options;
+  const tensors: HashedPart[] = [];
+  for (const { pieces: _, ...spec } of save.tensors.values()) {
+    const read = async (start: number, end: number, into: Uint8Array) => {
+      const write = (at: number, bytes: Uint8Array) =>
+        into.set(bytes, (at - start) * byteSize(spec.dtype));
+      await save.fill([{ ...spec, start, end, write }]);
+      return into;
+    };
+    tensors.push(await hashPiece({ ...spec, start: 0, end: sizeOf(spec.shape), read }, sha256));
+  }
+  const { kind, steps = {} } = save.optimizer ?? {};
+  return rootOf([{ tensors, steps, ...(kind !== undefined && { kind }) }], sha256);
 }
 
 /** What a rank tells of a tensor: the digests of what it has whole, and the bytes of the rest. */
