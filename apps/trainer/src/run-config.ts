@@ -103,6 +103,8 @@ export interface Again {
   readonly until: number;
   /** The steps after which the state is hashed. */
   readonly hashAt: readonly number[];
+  /** The step before which each of its rows is computed alone; default: none is. */
+  readonly rowsOf?: number | undefined;
   /** The tokens that the run had. */
   readonly tokens: TokenFiles;
   /** The tiles of the run's GPUs; see SavedRun. */

@@ -37,6 +37,11 @@ export const COMMANDS: readonly CommandEntry[] = [
     load: async () => (await import('./embed.js')).embed,
   },
   {
+    name: 'verify',
+    summary: 'compute steps of a run again, and compare them to the bit',
+    load: async () => (await import('./verify.js')).verify,
+  },
+  {
     name: 'report',
     summary: 'lay runs over each other on one page',
     load: async () => (await import('./report.js')).report,

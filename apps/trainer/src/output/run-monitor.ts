@@ -273,7 +273,7 @@ export class RunMonitor {
 }
 
 /** Whether a step has a line in metrics.jsonl: each one, unless --log-every is given. */
-function isKept(
+export function isKept(
   { step, skipped, validLoss, loss, hash }: StepMetrics,
   { logEvery = 1, steps }: Pick<RunConfig, 'logEvery' | 'steps'>,
 ): boolean {

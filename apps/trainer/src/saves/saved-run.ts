@@ -112,6 +112,14 @@ function differencesOf(
     .filter(({ was, is }) => was !== is);
 }
 
+/** The flags that decide what steps come to and whose values differ, with both values. */
+export function decidingDifferences(
+  one: Partial<RunConfig>,
+  other: RunConfig,
+): ReturnType<typeof differencesOf> {
+  return [...differencesOf('fixed', one, other), ...differencesOf('told', one, other)];
+}
+
 /**
  * Refuses a save of another run.
  * @param base the base model of this run, with adapters
