@@ -69,7 +69,7 @@ async function computeStretch(
   const { resume, out, isLast, hashAt, entry, env, onStep, onEvent } = options;
   const { config, tiles } = start;
   requireModel(config);
-  const directory = existsSync(config.cache) ? config.cache : cacheDirectory(undefined, env);
+  const directory = cacheOf(config, env);
   await using cache = await TokenCache.open(directory);
   const tokens = await findTokens({ ...config, cache: directory }, { ...options, cache });
   const again: Again = {
@@ -105,6 +105,11 @@ async function computeStretch(
     }
     throw error;
   }
+}
+
+/** The cache of a run, or that of this machine where the run's is not there. */
+export function cacheOf({ cache }: Pick<PreparedRun, 'cache'>, env: NodeJS.ProcessEnv): string {
+  return existsSync(cache) ? cache : cacheDirectory(undefined, env);
 }
 
 /** The run without all that it leaves, asks for or is asked for. */

@@ -216,6 +216,23 @@ export interface FinalWeights {
  */
 export type RankEndKind = 'done' | 'failed' | 'killed' | 'stopped';
 
+/** What a row of a step comes to alone, with the weights before the step. */
+export interface RowTold {
+  /** Its number among the rows of the step, from 0. */
+  readonly row: number;
+  /** The mean loss of its targets. */
+  readonly loss: number;
+  readonly targets: number;
+  /** The norm of what it adds to the gradients of the step. */
+  readonly gradNorm: number;
+  /** The same by group of layers, such as wte or h.0. */
+  readonly layers: Readonly<Record<string, number>>;
+  /** The largest magnitude that comes out of each layer. */
+  readonly activations: Readonly<Record<string, number>>;
+  /** The tokens of its texts; none for a module's own rows. */
+  readonly tokens: readonly (readonly number[])[];
+}
+
 /** What the steps of a command begin with, by which they can be computed again. */
 export interface RunStart {
   /** The number of steps that are done. */
@@ -250,6 +267,8 @@ export type RankEvent =
   | ({ readonly type: 'classes'; readonly step: number } & ClassesTold)
   /** From rank 0 alone: text that the model made, after its prompt. */
   | { readonly type: 'sample'; readonly prompt: string; readonly text: string }
+  /** From the rank that has the row, where rows are computed alone. */
+  | { readonly type: 'row'; readonly row: RowTold }
   /** From rank 0 alone, before its first step; with --out. */
   | { readonly type: 'start'; readonly start: RunStart }
   /** From rank 0 alone, before its first step; with --resume. */

@@ -14,13 +14,14 @@ import { evaluatedOn, evaluationsOf } from '../saves/saved-run.js';
 import { countParameters } from '../task/text-config.js';
 import { beginRecord } from './begin-record.js';
 import { shownCards } from './choose-adapter.js';
-import type { EmitRankEvent, FinalWeights, RankTaken } from './events.js';
+import type { EmitRankEvent, FinalWeights, RankTaken, RowTold } from './events.js';
 import { measureCompute } from './measure-compute.js';
 import { OwnObjective } from './objectives/own.js';
 import type { OpenedRank } from './open-rank.js';
 import type { RankWatch } from './rank-watch.js';
 import { showText } from './show-text.js';
 import { evaluate, halvesRatio, lossAhead } from './step/evaluation.js';
+import { replayRows } from './step/replay-rows.js';
 import { TrainingStep } from './step/training-step.js';
 import { savingOf, trainedState } from './strategies/model-saves.js';
 import { sumOverRanks } from './strategies/sum-over-ranks.js';
@@ -172,13 +173,10 @@ export async function runSteps(
   const { counter, onPhase } = watch;
   const group = groups.gather;
   const tell: EmitRankEvent = (event) => rank === 0 && emit(event);
+  const onRow = (row: RowTold) => emit({ type: 'row', row });
+  const rows = { config, rank, device, strategy, group, data: train, onRow };
   const step = new TrainingStep({
-    config,
-    rank,
-    device,
-    strategy,
-    group,
-    data: train,
+    ...rows,
     onPhase,
     uncounted: (body) => counter.pause(body),
   });
@@ -221,7 +219,9 @@ export async function runSteps(
       runStep: (stepIndex, lr) => {
         current = stepIndex + 1;
         watch.begin(stepIndex);
-        return step.run(stepIndex, lr);
+        return config.again?.rowsOf === current
+          ? counter.pause(() => replayRows(rows, stepIndex)).then(() => step.run(stepIndex, lr))
+          : step.run(stepIndex, lr);
       },
       isTimeOver: clockOf(run, watch),
       evaluate:
