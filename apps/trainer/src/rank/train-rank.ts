@@ -173,13 +173,18 @@ export async function runSteps(
   const { counter, onPhase } = watch;
   const group = groups.gather;
   const tell: EmitRankEvent = (event) => rank === 0 && emit(event);
-  const onRow = (row: RowTold) => emit({ type: 'row', row });
-  const rows = { config, rank, device, strategy, group, data: train, onRow };
   const step = new TrainingStep({
-    ...rows,
+    config,
+    rank,
+    device,
+    strategy,
+    group,
+    data: train,
     onPhase,
     uncounted: (body) => counter.pause(body),
   });
+  const onRow = (row: RowTold) => emit({ type: 'row', row });
+  const rows = { config, rank, device, strategy, group, data: train, onRow };
   step.loadScaler(resumed?.save?.record.scaler);
   const onStep = (done: number, total: number) => tell({ type: 'evaluating', done, total });
   const hash = await counter.pause(() => beginRecord(run, { resumed, numericClass }));
