@@ -36,15 +36,15 @@ describe('replay', () => {
     '%s: the step has its bits, and its rows add up to it',
     async (way) => {
       const run = join(newFolder(), 'run');
-      await cli(`${tiny} ${way} --steps 6 --save-every 3 --dropout 0 --out ${run}`);
+      await cli(`${tiny} ${way} --batch 6 --steps 5 --save-every 3 --dropout 0 --out ${run}`);
       const lines = readFileSync(join(run, 'metrics.jsonl'), 'utf8').trim().split('\n');
       const step = 5;
       const { metrics, difference, rows } = await replayed(run, step);
       const line = JSON.parse(lines[step - 1]!) as Found['metrics'];
       expect([metrics.loss, metrics.gradNorm]).toEqual([line.loss, line.gradNorm]);
       expect(difference).toBeUndefined();
-      expect(rows.map(({ row }) => row).sort((a, b) => a - b)).toEqual([...Array(12).keys()]);
-      const mean = rows.reduce((sum, { loss }) => sum + loss / 12, 0);
+      expect(rows.map(({ row }) => row).sort((a, b) => a - b)).toEqual([...Array(6).keys()]);
+      const mean = rows.reduce((sum, { loss }) => sum + loss / 6, 0);
       expect(mean).toBeCloseTo(line.loss, 5);
       const norms = rows.map(({ gradNorm }) => gradNorm);
       expect(norms).toEqual(norms.toSorted((a, b) => b - a));
@@ -60,13 +60,13 @@ describe('replay', () => {
   it('has a poisoned row among many first in its step', async () => {
     const folder = newFolder();
     const [data, run] = [join(folder, 'rows.jsonl'), join(folder, 'run')];
-    const rows = Array.from({ length: 600 }, (_, i) => ({ text: `row ${i % 2} ok` })); // 8 tokens and an end: a row each
-    rows[377] = { text: 'QZ#xJ~%@' };
+    const rows = Array.from({ length: 240 }, (_, i) => ({ text: `row ${i % 2} ok` })); // 8 tokens and an end: a row each
+    rows[125] = { text: 'QZ#xJ~%@' };
     writeFileSync(data, rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
     const flags = tiny.replace(/--data \S+/, `--data ${data}`);
-    const way = '--strategy single --order sequential --steps 40 --save-every 30';
+    const way = '--strategy single --order sequential --steps 12 --save-every 8';
     expect(await cli(`${flags} ${way} --out ${run}`)).toMatchObject({ code: 0 });
-    const step = Math.floor(377 / 12) + 1;
+    const step = Math.floor(125 / 12) + 1;
     const { rows: found } = await replayed(run, step);
     expect(found[0]!.texts[0]).toContain('QZ#xJ~%@');
     expect(found[0]!.gradNorm).toBeGreaterThan(found[1]!.gradNorm);

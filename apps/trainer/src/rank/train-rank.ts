@@ -185,6 +185,7 @@ export async function runSteps(
   });
   const onRow = (row: RowTold) => emit({ type: 'row', row });
   const rows = { config, rank, device, strategy, group, data: train, onRow };
+  const replay = (at: number) => replayRows({ ...rows, lossScale: step.lossScale }, at);
   step.loadScaler(resumed?.save?.record.scaler);
   const onStep = (done: number, total: number) => tell({ type: 'evaluating', done, total });
   const hash = await counter.pause(() => beginRecord(run, { resumed, numericClass }));
@@ -225,7 +226,7 @@ export async function runSteps(
         current = stepIndex + 1;
         watch.begin(stepIndex);
         return config.again?.rowsOf === current
-          ? counter.pause(() => replayRows(rows, stepIndex)).then(() => step.run(stepIndex, lr))
+          ? counter.pause(() => replay(stepIndex)).then(() => step.run(stepIndex, lr))
           : step.run(stepIndex, lr);
       },
       isTimeOver: clockOf(run, watch),

@@ -10,6 +10,8 @@ import { groupOf, layerNorms } from './layer-norms.js';
 import type { TrainingStepOptions } from './training-step.js';
 
 export interface ReplayRowsOptions extends TrainingStepOptions {
+  /** The scale that the losses of the step have. */
+  readonly lossScale: number;
   /** Called on the rank that has the row. */
   readonly onRow: (row: RowTold) => void;
 }
@@ -19,7 +21,7 @@ export interface ReplayRowsOptions extends TrainingStepOptions {
  * those without rows do in a step.
  */
 export async function replayRows(options: ReplayRowsOptions, step: number): Promise<void> {
-  const { config, rank, device, strategy, data, onRow } = options;
+  const { config, rank, device, strategy, data, lossScale, onRow } = options;
   const { batch, ranks, gradAccum, seq } = config;
   const numTargets = await data.numTargets(step);
   if (numTargets === 0) {
@@ -38,7 +40,7 @@ export async function replayRows(options: ReplayRowsOptions, step: number): Prom
           const loss = await device.scope(async () => {
             device.random.begin({ step, rowOffset: alone.firstRow });
             const sum = await strategy.objective.backward(alone, {
-              scale: 1 / numTargets,
+              scale: lossScale / numTargets,
               onPhase: () => {},
             });
             return sum.item();
@@ -50,8 +52,8 @@ export async function replayRows(options: ReplayRowsOptions, step: number): Prom
               row: rows.first + i,
               loss: loss / targetsIn(alone),
               targets: targetsIn(alone),
-              gradNorm: norm,
-              layers: Object.fromEntries(groups),
+              gradNorm: norm / lossScale,
+              layers: Object.fromEntries([...groups].map(([name, own]) => [name, own / lossScale])),
               activations: Object.fromEntries(largest.values),
               tokens: tokensIn(alone),
             });
@@ -72,9 +74,9 @@ class LargestActivations {
   constructor(model: Module) {
     const layers = new Map<string, Module>();
     for (const [path, module] of model.namedModules('')) {
-      const group = path === '' ? '' : groupOf(`${path}.`);
+      const group = groupOf(`${path}.`);
       const isLayer = path === group || path.endsWith(`.${group}`);
-      if (isLayer && !layers.has(group)) {
+      if (path !== '' && isLayer && !layers.has(group)) {
         layers.set(group, module);
       }
     }
