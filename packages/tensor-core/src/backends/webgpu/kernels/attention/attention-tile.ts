@@ -11,7 +11,7 @@
 //   ...
 //   @compute @workgroup_size(64)
 
-import type { DType } from '@shardweave/dtypes';
+import { type DType, floorLog2, pow64 } from '@shardweave/dtypes';
 import type { Binding } from '../../kernel/kernel.js';
 import { ATTENTION_PARAMS, type PairSpec, STRIDE_PARAMS } from './attention-pairs.js';
 
@@ -93,7 +93,7 @@ function chooseTile(
 }
 
 function floorToPowerOf2(value: number): number {
-  return 2 ** Math.floor(Math.log2(value));
+  return pow64(2, floorLog2(value));
 }
 
 export const PARAMS = {
