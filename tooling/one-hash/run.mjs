@@ -43,6 +43,7 @@ async function main() {
       console.log(`${name}: failed`);
     }
   }
+  console.log(Object.keys(table.hashes).join('\n'));
   console.log(table.programs.map((program, i) => `program ${i + 1}: ${program}`).join('\n'));
   if (flags.update) {
     writeFileSync(HASHES, `${JSON.stringify(table.hashes, null, 2)}\n`);

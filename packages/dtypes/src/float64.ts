@@ -106,7 +106,7 @@ function expOfSum(high: number, low: number): number {
   return value * twoTo(first) * twoTo(k - first);
 }
 
-/** The series of exp from its quadratic term on, written out since samplers ask it of each token. */
+/** The series of exp from its quadratic term on, written out since samplers ask it a token each. */
 function expTerms(r: number): number {
   const far = 1 / 3628800 + r * (1 / 39916800 + r * (1 / 479001600 + r * (1 / 6227020800)));
   const middle = 1 / 720 + r * (1 / 5040 + r * (1 / 40320 + r * (1 / 362880 + r * far)));

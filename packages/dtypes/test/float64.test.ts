@@ -1,6 +1,7 @@
 // Functions that no engine decides: within their stated errors of values from whole numbers of 400
 // fractional bits, and of the same bits in whatever runs this.
-import { cosPi64, exp64, floorLog2, fnv1a, log64, pow64 } from '@shardweave/dtypes';
+import { fnv1a } from '@shardweave/dtypes';
+import { cosPi64, exp64, floorLog2, log64, pow64 } from '@shardweave/dtypes/float64';
 import { describe, expect, it } from 'vitest';
 
 const BITS = 400n;

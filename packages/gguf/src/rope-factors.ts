@@ -1,7 +1,7 @@
 // The factors by which llama.cpp divides each rotary frequency. It has no key for Llama 3's
 // scaling, and reads a tensor instead.
 
-import { pow64 } from '@shardweave/dtypes';
+import { pow64 } from '@shardweave/dtypes/float64';
 import type { DecoderConfig, RopeScaling } from '@shardweave/nn';
 import type { GgufTensor } from './gguf-file.js';
 

@@ -3,7 +3,7 @@
 // The floating-point arithmetic here uses only + - * / and roots, which IEEE 754 rounds alike
 // everywhere.
 
-import { pow64 } from '@shardweave/dtypes';
+import { pow64 } from '@shardweave/dtypes/float64';
 
 /**
  * The fraction bits of a normal number. A random number is an integer of at most 24 bits, which f32

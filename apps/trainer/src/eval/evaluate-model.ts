@@ -2,7 +2,7 @@
 // compare.
 
 import { createMemoryGroup } from '@shardweave/collectives';
-import { exp64 } from '@shardweave/dtypes';
+import { exp64 } from '@shardweave/dtypes/float64';
 import { rowLength, tokenizerName } from '../config/resolve-config.js';
 import { absoluteData } from '../data/data-parts.js';
 import { skippedNotes } from '../data/data-source.js';

@@ -1,6 +1,6 @@
 // The figures of a ranking: where in the order of a query's documents those are that answer it.
 
-import { log64 } from '@shardweave/dtypes';
+import { log64 } from '@shardweave/dtypes/float64';
 import type { Figures } from './figures.js';
 
 /** How many of the first documents are looked at. */

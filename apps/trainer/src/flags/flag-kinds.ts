@@ -1,7 +1,7 @@
 // The kinds of values that flags take: as text on the command line, as numbers and lists in a
 // config file. One schema checks both, and the published JSON schema is made from it.
 
-import { pow64 } from '@shardweave/dtypes';
+import { pow64 } from '@shardweave/dtypes/float64';
 import { MAX_THREADS } from '@shardweave/tensor-core';
 import { z } from 'zod';
 import type { DeviceChoice } from '../device-choice.js';

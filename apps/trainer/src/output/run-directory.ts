@@ -3,7 +3,7 @@
 
 import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { floorLog2, pow64 } from '@shardweave/dtypes';
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import { UsageError } from '../errors.js';
 import { isDiskFull, namingDisk, whyNotWritten } from '../files/disk-room.js';
 import { LineFile } from '../files/line-file.js';

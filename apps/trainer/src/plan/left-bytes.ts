@@ -2,7 +2,7 @@
 // pages about it, which are few beside both.
 
 import { join } from 'node:path';
-import { floorLog2 } from '@shardweave/dtypes';
+import { floorLog2 } from '@shardweave/dtypes/float64';
 import { DiskFullError } from '../errors.js';
 import { bytesBelow, bytesOnDisk, freeBytes } from '../files/disk-room.js';
 import { resultOf } from '../files/run-files.js';

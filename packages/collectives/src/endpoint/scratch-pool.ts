@@ -2,7 +2,7 @@
 // so that repeated calls of the same sizes allocate nothing. Each rank has one pool, which is freed
 // with it.
 
-import { floorLog2, pow64 } from '@shardweave/dtypes';
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 
 /**
  * Sizes are rounded up to a multiple of this, and to a quarter of a power of two, so that similar

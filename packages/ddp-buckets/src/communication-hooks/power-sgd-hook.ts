@@ -3,7 +3,8 @@
 // gradient.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { cosPi64, fnv1a, log64 } from '@shardweave/dtypes';
+import { fnv1a } from '@shardweave/dtypes';
+import { cosPi64, log64 } from '@shardweave/dtypes/float64';
 import {
   above,
   allOptional,

@@ -1,7 +1,7 @@
 // The header of a file: its version, its metadata, and the name, type, shape and place of each
 // tensor, all of them checked.
 
-import { floorLog2, pow64 } from '@shardweave/dtypes';
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import { GgufModelError } from '../errors.js';
 import {
   type GgufTensorType,

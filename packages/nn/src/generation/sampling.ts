@@ -1,7 +1,7 @@
 // Draws a token from one row of logits. This happens on the host, since one row is too little work
 // for a device.
 
-import { exp64 } from '@shardweave/dtypes';
+import { exp64 } from '@shardweave/dtypes/float64';
 import {
   above,
   atLeast,

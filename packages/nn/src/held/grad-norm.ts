@@ -3,7 +3,7 @@
 // same gradients, on however many ranks. Clipping moves no gradient: the optimizer's kernel takes
 // the factor as its gradScale.
 
-import { pow64 } from '@shardweave/dtypes';
+import { pow64 } from '@shardweave/dtypes/float64';
 import { type Device, isTensor, type Tensor } from '@shardweave/tensor-core';
 import { atLeast, checkOptions, type OptionRules, optional, shown } from '../check-options.js';
 import { NnConfigError } from '../errors.js';

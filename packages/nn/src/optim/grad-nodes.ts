@@ -2,7 +2,7 @@
 // see Note [order of a norm]. A kernel reads each flat's gradient once, however many parameters
 // share it.
 
-import { pow64 } from '@shardweave/dtypes';
+import { pow64 } from '@shardweave/dtypes/float64';
 import { type Device, NORM_BLOCK_ELEMENTS, type Span, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
 import { pieceOf } from '../flat/layout/flat-plan.js';

@@ -11,7 +11,7 @@
 // between any two blocks, and the result still has the same bits. For example, five blocks add up
 // as ((0 + 1) + (2 + 3)) + 4, and blocks 3 to 5 of eight are two nodes: block 3 alone, and (4 + 5).
 
-import { floorLog2, pow64 } from '@shardweave/dtypes';
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from '@shardweave/tensor-core';
 
 /** The blocks [start, end) of a parameter that has `total` blocks. */

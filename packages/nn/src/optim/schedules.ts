@@ -1,7 +1,7 @@
 // Learning rates by step. Each schedule begins with a linear warm-up. Then the rate stays constant,
 // falls to 0 along half a cosine or a line, or stays constant until a final line to 0.
 
-import { cosPi64 } from '@shardweave/dtypes';
+import { cosPi64 } from '@shardweave/dtypes/float64';
 import {
   atLeast,
   checkOptions,

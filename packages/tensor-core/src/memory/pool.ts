@@ -3,7 +3,7 @@
 // back, and a step finds its cached bind groups again. A buffer is handed out whole. It may be
 // handed out as soon as it is freed, for one queue runs all commands in order.
 
-import { floorLog2, pow64 } from '@shardweave/dtypes';
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import type { Backend } from '../backend.js';
 import { LimitError, OutOfMemoryError, StateError } from '../errors.js';
 import { PriorityQueue } from '../priority-queue.js';

@@ -2,7 +2,7 @@
 // dim / 2 of a head turn by position * frequency j. Angles are exact at any position, for they are
 // products of integers modulo a turn; in f32 they would be off by 0.008 at position 131,072.
 
-import { pow64 } from '@shardweave/dtypes';
+import { pow64 } from '@shardweave/dtypes/float64';
 import { checkNames, checkOptions, checkValue } from '../check-options.js';
 import type { Device } from '../device.js';
 import { ShapeError } from '../errors.js';

@@ -3,7 +3,7 @@
 // few megabytes at a time.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { pow64 } from '@shardweave/dtypes';
+import { pow64 } from '@shardweave/dtypes/float64';
 import type { AdamOptions, AdamW, Module } from '@shardweave/nn';
 import { flatHomeOf } from '@shardweave/nn/flat';
 import {

@@ -2,7 +2,7 @@
 // rank, and for each ordered pair of ranks a ring of bytes with its two positions. All of it is
 // zero at first. What one side writes lies in cache lines (64 bytes) of its own.
 
-import { floorLog2, pow64 } from '@shardweave/dtypes';
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 
 /** The words (int32) of a rank's doorbell. */
 const BELL_WORDS = 16;

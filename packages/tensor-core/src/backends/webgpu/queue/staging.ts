@@ -1,7 +1,7 @@
 // Mapped buffers between host and device: a ring of upload chunks, copied on in the encoder so that
 // uploads keep their place among commands, and a pool of read-back buffers.
 
-import { floorLog2, pow64 } from '@shardweave/dtypes';
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import type { Allocations } from './allocations.js';
 
 const MAP_READ = 1;

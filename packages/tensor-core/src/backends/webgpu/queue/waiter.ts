@@ -8,7 +8,7 @@
 // work is told of some turns later, however long each one takes. On hardware and with other
 // bindings, whose loops sleep, mapping is waited for plainly.
 
-import { floorLog2, pow64 } from '@shardweave/dtypes';
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import type { Allocations } from './allocations.js';
 import type { Fault } from './fault.js';
 import { MAP_READ } from './staging.js';

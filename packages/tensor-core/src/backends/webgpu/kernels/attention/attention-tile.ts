@@ -11,7 +11,8 @@
 //   ...
 //   @compute @workgroup_size(64)
 
-import { type DType, floorLog2, pow64 } from '@shardweave/dtypes';
+import type { DType } from '@shardweave/dtypes';
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import type { Binding } from '../../kernel/kernel.js';
 import { ATTENTION_PARAMS, type PairSpec, STRIDE_PARAMS } from './attention-pairs.js';
 

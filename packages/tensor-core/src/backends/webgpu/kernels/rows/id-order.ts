@@ -2,7 +2,7 @@
 // that sum by id go through it, since atomic additions would sum in any order. The ids [7, 2, 7]
 // have the order [1, 0, 2].
 
-import { floorLog2 } from '@shardweave/dtypes';
+import { floorLog2 } from '@shardweave/dtypes/float64';
 import type { View } from '../../../../view.js';
 import { FLOPS_PER_BYTE } from '../../kernel/cut-grid.js';
 import { defineKernel, type Kernel } from '../../kernel/kernel.js';
