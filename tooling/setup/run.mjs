@@ -52,6 +52,9 @@ const SHARDWEAVE = [
   'onnx',
   'embed',
   'push',
+  'verify',
+  'replay',
+  'bisect',
   'report',
   'dashboard',
 ];

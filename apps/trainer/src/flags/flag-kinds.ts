@@ -236,6 +236,26 @@ export const counts: FlagKind<readonly number[]> = {
       .map((count) => (/^\s*\d+\s*$/.test(count) ? Number(count) : count)),
 };
 
+/** Steps, the last one with them. */
+export interface StepRange {
+  readonly first: number;
+  readonly last: number;
+}
+
+const STEPS = /^(\d+)(?:\.\.(\d+))?$/;
+
+export const stepRange = textual(
+  z
+    .string()
+    .regex(STEPS)
+    .transform((text): StepRange => {
+      const [, first, last = first] = STEPS.exec(text)!;
+      return { first: Number(first), last: Number(last) };
+    })
+    .refine(({ first, last }) => first >= 1 && last >= first),
+  'steps such as 100..110, or a single one',
+);
+
 const SECONDS = { s: 1, m: 60, h: 3600 } as const;
 
 /** A duration in seconds. */
