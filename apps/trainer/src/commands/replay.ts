@@ -99,7 +99,7 @@ function layerTable({ row, layers, activations }: ReplayedRow): string[] {
 
 function largest(values: Readonly<Record<string, number>>): [string, number] | undefined {
   return Object.entries(values).reduce<[string, number] | undefined>(
-    (most, one) => (most === undefined || !(one[1] <= most[1]) ? one : most),
+    (most, entry) => (most === undefined || !(entry[1] <= most[1]) ? entry : most),
     undefined,
   );
 }
