@@ -81,7 +81,7 @@ class LargestActivations {
       }
     }
     this.#hooks = [...layers].map(([group, module]) =>
-      module.aroundForward({ after: (output) => this.#note(group, output) }),
+      module.aroundForward({ after: (output) => this.#note(group || 'output', output) }),
     );
   }
 
