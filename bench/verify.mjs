@@ -1,7 +1,7 @@
 // What it costs to compute a run again, and to hash a model. The default run of 100 steps is
 // trained and verified in turn, and processor time is compared; it fails where verifying takes more
-// than 1.2 times as much. Then 124M parameters with AdamW's state are hashed on one thread. It needs
-// the built packages.
+// than 1.2 times as much. Then 124M parameters with AdamW's state are hashed on one thread. It
+// needs the built packages.
 // Usage: node bench/verify.mjs [--steps 100] [--rounds 2] [--report FILE]
 
 import { spawn } from 'node:child_process';

@@ -56,7 +56,7 @@ function nearestState({ directory, saves, starts }: RecordedRun, first: number):
   }
   const [nearest] = known
     .filter(({ step }) => step < first)
-    .sort((one, other) => other.step - one.step);
+    .sort((earlier, later) => later.step - earlier.step);
   if (nearest === undefined) {
     const missing = starts.flatMap(({ from, config }) => from ?? config.firstSave ?? []);
     const named = missing.length === 0 ? '' : ` It began with ${missing.join(' and ')}.`;

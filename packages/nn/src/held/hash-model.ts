@@ -177,12 +177,12 @@ async function tensorRoot(parts: readonly HashedPart[], sha256: Sha256): Promise
     part.nodes.map(([level, index, hex]) => ({ level, index, digest: fromHex(hex) })),
   );
   for (const [index, cuts] of cutLeaves) {
-    const ordered = cuts.sort(([one], [other]) => one - other).map(([, bytes]) => bytes);
+    const ordered = cuts.sort(([first], [second]) => first - second).map(([, bytes]) => bytes);
     const [digest] = await leafDigests(joined(ordered), leafBytes, sha256);
     nodes.push({ level: 0, index, digest: digest! });
   }
   const firstLeaf = ({ level, index }: { level: number; index: number }) => index * 2 ** level;
-  nodes.sort((one, other) => firstLeaf(one) - firstLeaf(other));
+  nodes.sort((node, next) => firstLeaf(node) - firstLeaf(next));
   const row = new HashRow(sha256);
   let numLeaves = 0;
   for (const node of nodes) {
