@@ -20,9 +20,11 @@ const OF_EACH = {
   leftOut: '^(?!cast|copy|matmul b?f\\d\\d by).*\\bb?f16\\b',
   isFirstOfEach: true,
 };
+/** The CPU device of a page runs the same kernels in WebAssembly as that of Node. */
+const EACH = { leftOut: '^$', isFirstOfEach: true };
 /**
- * Names of cases that are left out for workers from a file. Only those of the queue and products
- * remain, since such workers run the same source as those that travel with the package.
+ * Names of cases that are left out for further ways to start the CPU device. Only those of the
+ * queue and products remain, since its workers run the same source.
  */
 const LIKE_THE_OTHERS = { leftOut: '^(?!queue|matmul)' };
 /**
@@ -70,9 +72,9 @@ describe.skipIf(path === undefined)(
       const cases: readonly Case[] = [
         ['webgpu-bare', 'isolated', () => isolated, OF_EACH],
         ...(isLong ? [adaptersOwn] : []),
-        ['cpu:2', 'isolated', () => isolated],
+        ['cpu:2', 'isolated', () => isolated, EACH],
         ['cpu-file:2', 'isolated', () => isolated, LIKE_THE_OTHERS],
-        ['cpu:1', 'not isolated', () => plain],
+        ['cpu:1', 'not isolated', () => plain, LIKE_THE_OTHERS],
       ];
       it.each(cases)(
         'passes on %s, %s',

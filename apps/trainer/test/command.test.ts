@@ -32,6 +32,7 @@ beforeAll(async () => {
  * this time.
  */
 const LIMIT_MS = 50_000;
+const isLong = process.env.SHARDWEAVE_LONG === '1';
 const MODEL = `${ROOT}tooling/reference/data/tiny`;
 const TEXT = `${MODEL}/text.txt`;
 const QUICK = [
@@ -228,34 +229,28 @@ describe('exit codes', () => {
 
 describe('ranks as processes and as threads', () => {
   it.each([
-    ['cosine-fp32', 'fsdp'],
-    ['cosine-bf16', 'fsdp'],
-    ['cosine-fp32', 'ddp'],
-  ])('%s of %s: the bits of ranks in one thread', async (name, strategy) => {
+    ['cosine-bf16', 'fsdp', ['ws', 'shm']],
+    ['cosine-fp32', 'ddp', isLong ? ['ws', 'shm'] : ['shm']],
+    ...(isLong ? [['cosine-fp32', 'fsdp', ['ws', 'shm']] as const] : []),
+  ] as const)('%s of %s: the bits of ranks in one thread', async (name, strategy, transports) => {
     const where = ['--device', 'cpu', '--ranks', '3', '--strategy', strategy];
     const flags = [...shortCase(name), ...where];
     const memory = await runFlags(flags);
-    for (const transport of ['ws', 'shm']) {
+    for (const transport of transports) {
       const apart = await runFlags([...flags, '--transport', transport], { entry: script });
       expect(apart.steps.map((step) => step.loss)).toEqual(memory.steps.map((step) => step.loss));
       expect(apart.reports).toEqual(memory.reports);
     }
   });
 
-  it.each([
-    [0, 1],
-    [2, 1],
-    [1, 9],
-  ])('killing rank %i at step %i ends the job with its number', async (rank, step) => {
+  it('killing the first rank ends the job with its number', async () => {
     const run = new Running([...QUICK, '--transport', 'ws', '--ranks', '3', '--steps', '1000000']);
-    await run.until(new RegExp(`^step +${step}/`, 'm'));
+    await run.until(/^step +1\//m);
     const pids = run.ranks();
     expect(pids).toHaveLength(3);
-    process.kill(pids[rank]!, 'SIGKILL');
+    process.kill(pids[0]!, 'SIGKILL');
     const code = await run.exit();
-    expect(run.err).toMatch(
-      new RegExp(`^error: rank ${rank} of 3 was killed by SIGKILL after step \\d+`),
-    );
+    expect(run.err).toMatch(/^error: rank 0 of 3 was killed by SIGKILL after step \d+/);
     expect(code).toBe(1);
     expect(pids.map(isAlive)).toEqual([false, false, false]);
   });
@@ -364,31 +359,15 @@ describe('documents', () => {
   });
 });
 
-describe('Ctrl-C', () => {
-  it.each(['ws', 'shm', 'memory'])(
-    'a run over %s ends all ranks cleanly with 130, with a save that nobody asked for before',
-    async (transport) => {
-      const out = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'run');
-      const flags = ['--transport', transport, '--ranks', '2', '--steps', '1000000', '--out', out];
-      const run = new Running([...QUICK, ...flags]);
-      await run.until(/^step +3\//m);
-      const pids = transport === 'ws' ? run.ranks() : [];
-      expect(pids).toHaveLength(transport === 'ws' ? 2 : 0);
-      // A terminal sends the signal to every process of the foreground group.
-      for (const pid of [run.child.pid!, ...pids]) {
-        process.kill(pid, 'SIGINT');
-      }
-      const code = await run.exit();
-      expect(code).toBe(130);
-      expect(run.err).toBe('');
-      const says =
-        /Stopped by Ctrl-C after step (\d+), saved in \S+\.\nGo on with: .*--resume auto\n$/;
-      const [, step] = says.exec(run.out) ?? [];
-      expect(readdirSync(join(out, 'saves'))).toEqual([`step-${step?.padStart(6, '0')}`]);
-      expect(pids.some(isAlive)).toBe(false);
-      const lines = readFileSync(join(out, 'metrics.jsonl'), 'utf8').trimEnd().split('\n');
-      expect(lines.length).toBeGreaterThanOrEqual(3);
-      expect(existsSync(join(out, 'summary.json'))).toBe(false);
-    },
-  );
+it('Ctrl-C ends ranks in one process cleanly with 130, with a save that nobody asked for before', async () => {
+  const out = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'run');
+  const flags = ['--transport', 'memory', '--ranks', '2', '--steps', '1000000', '--out', out];
+  const run = new Running([...QUICK, ...flags]);
+  await run.until(/^step +3\//m);
+  run.child.kill('SIGINT');
+  expect(await run.exit()).toBe(130);
+  expect(run.err).toBe('');
+  const says = /Stopped by Ctrl-C after step (\d+), saved in \S+\.\nGo on with: .*--resume auto\n$/;
+  const [, step] = says.exec(run.out) ?? [];
+  expect(readdirSync(join(out, 'saves'))).toEqual([`step-${step?.padStart(6, '0')}`]);
 });

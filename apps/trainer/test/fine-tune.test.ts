@@ -17,6 +17,7 @@ import { buildCommand } from './support/build-command.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT, runFlags } from './support/run-flags.js';
 
+const isLong = process.env.SHARDWEAVE_LONG === '1';
 const SOUNDS = { cow: 'moo', cat: 'meow', dog: 'woof', owl: 'hoot', pig: 'oink', frog: 'ribbit' };
 const QUESTIONS = [
   (animal: string) => `What does the ${animal} say?`,
@@ -168,11 +169,21 @@ const SHAPE = {
   max_position_embeddings: 128,
 };
 
-it.each<[string, object, string]>([
-  ['llama', { tie_word_embeddings: false }, '--lora-rank 3 --lora-alpha 5'],
-  ['qwen2', { tie_word_embeddings: true }, '--lora-rank 5 --lora-targets q_proj,v_proj,down_proj'],
-  ['qwen3', { tie_word_embeddings: true, head_dim: 32 }, '--lora-rank 8 --lora-alpha 3'],
-])(
+/** Llamas run always, for a GGUF has their queries and keys in another order. */
+const familiesOf = (cells: readonly [string, object, string][]) =>
+  isLong ? cells : cells.slice(0, 1);
+
+it.each<[string, object, string]>(
+  familiesOf([
+    ['llama', { tie_word_embeddings: false }, '--lora-rank 3 --lora-alpha 5'],
+    [
+      'qwen2',
+      { tie_word_embeddings: true },
+      '--lora-rank 5 --lora-targets q_proj,v_proj,down_proj',
+    ],
+    ['qwen3', { tie_word_embeddings: true, head_dim: 32 }, '--lora-rank 8 --lora-alpha 3'],
+  ]),
+)(
   'a %s writes 50 tokens with adapters as llama.cpp does with them beside the base',
   async (family, more, flags) => {
     const model = join(folder, family);
@@ -227,10 +238,12 @@ async function write(flags: string): Promise<void> {
   expect(result).toEqual({ code: 0, out: '', err: '' });
 }
 
-it.skipIf(noGgml !== undefined).each<[string, object, string]>([
-  ['llama', { tie_word_embeddings: false }, '--lora-rank 4'],
-  ['qwen3', { tie_word_embeddings: true, head_dim: 64 }, '--lora-rank 8 --lora-alpha 4'],
-])(
+it.skipIf(noGgml !== undefined).each<[string, object, string]>(
+  familiesOf([
+    ['llama', { tie_word_embeddings: false }, '--lora-rank 4'],
+    ['qwen3', { tie_word_embeddings: true, head_dim: 64 }, '--lora-rank 8 --lora-alpha 4'],
+  ]),
+)(
   'a %s that llama.cpp wrote as Q4_K_M writes 50 tokens with adapters as it does with that file',
   async (family, more, flags) => {
     const name = `${family}-wide`;

@@ -46,7 +46,7 @@ const isLong = process.env.SHARDWEAVE_LONG === '1';
  * One rank takes all steps that PyTorch took. What several ranks and slices change shows in the
  * first: gathers, reductions, clipping, the optimizer's state and the schedule.
  */
-const FEW_STEPS = isLong ? 20 : 8;
+const FEW_STEPS = isLong ? 20 : 6;
 const CELLS = PRECISIONS.flatMap((precision) =>
   [2, 3, 4].flatMap((ranks, column) =>
     RESHARDING.flatMap((reshard, r) =>
@@ -113,17 +113,6 @@ describe('ddp', () => {
     expect(buckets(each)).toBe(2 * buckets(once));
   });
 
-  it('has the losses and norms of fsdp bit for bit, clipped, resharding or not', async () => {
-    const flags = '--ranks 3 --clip 0.5';
-    const replicated = await runShort('cosine-fp32', inDdp(flags));
-    const isReduced = replicated.reports.map(({ allReduces }) => allReduces >= 2 * SHORT_STEPS);
-    expect(isReduced).toEqual([true, true, true]);
-    for (const reshard of ['--reshard', '--no-reshard']) {
-      const sharded = await runShort('cosine-fp32', [...flags.split(' '), reshard]);
-      expect(lossesAndNorms(sharded)).toEqual(lossesAndNorms(replicated));
-    }
-  });
-
   it.each([
     ['cosine-bf16', '--ranks 3 --no-reshard'],
     ['cosine-fp16', '--ranks 2 --fp32-reduce --checkpoint-activations'],
@@ -156,15 +145,6 @@ describe('offload', () => {
     const record = await offload('cosine-fp32', flags);
     expectReference(record, 'cosine-fp32', FEW_STEPS);
     expect(record.peakBytes).toBeLessThan(single.peakBytes);
-  });
-
-  it('has the losses and norms of one rank bit for bit, clipped', async () => {
-    const clipped = '--clip 0.5';
-    const alone = await runFew('cosine-fp32', ['--strategy', 'single', ...clipped.split(' ')]);
-    for (const flags of ['--slices 3', '--slices 3 --checkpoint-activations']) {
-      const record = await offload('cosine-fp32', `${flags} ${clipped}`);
-      expect(lossesAndNorms(record)).toEqual(lossesAndNorms(alone));
-    }
   });
 
   it("micro-batches and micro-steps on disk have the reference's losses", async () => {

@@ -54,9 +54,7 @@ function nearestState({ directory, saves, starts }: RecordedRun, first: number):
       known.push({ step, path });
     }
   }
-  const [nearest] = known
-    .filter(({ step }) => step < first)
-    .sort((earlier, later) => later.step - earlier.step);
+  const [nearest] = known.filter(({ step }) => step < first).sort((a, b) => b.step - a.step);
   if (nearest === undefined) {
     const missing = starts.flatMap(({ from, config }) => from ?? config.firstSave ?? []);
     const named = missing.length === 0 ? '' : ` It began with ${missing.join(' and ')}.`;

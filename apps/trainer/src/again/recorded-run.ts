@@ -53,7 +53,7 @@ export async function readRecordedRun(directory: string): Promise<RecordedRun> {
       `${directory}: expected a record that says how the run began, got none. It was trained by an earlier version, or has not come to its first step.`,
     );
   }
-  const ordered = [...starts.values()].sort((earlier, later) => earlier.step - later.step);
+  const ordered = [...starts.values()].sort((a, b) => a.step - b.step);
   const saves = (await findSaves(savesOf(directory))).reverse();
   return { directory, starts: ordered, lines, altered, saves };
 }

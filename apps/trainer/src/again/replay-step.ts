@@ -92,7 +92,7 @@ async function readable(rows: readonly RowTold[], config: PreparedRun): Promise<
     ? await loadTokenizer(name, model.kind === 'directory' ? model.path : undefined)
     : undefined;
   return rows
-    .toSorted((row, next) => larger(row.gradNorm, next.gradNorm) || row.row - next.row)
+    .toSorted((a, b) => larger(a.gradNorm, b.gradNorm) || a.row - b.row)
     .map(({ tokens, ...row }) => ({ ...row, texts: tokens.map((ids) => tokenizer!.decode(ids)) }));
 }
 

@@ -21,6 +21,11 @@ import type { TextModel } from './strategies/strategy.js';
 const MOST_TOKENS = 240;
 const LEAST_TOKENS = 16;
 /**
+ * A run trains on so many tokens for each that it writes, since a token that is drawn alone takes
+ * as long as a dozen of a batch: a run of a step or two, which only tries a line, soon ends.
+ */
+const TRAINED_FOR_EACH = 16;
+/**
  * The most parameters that are read for a text, since each token reads all of them; this takes
  * about ten seconds of a CPU.
  */
@@ -38,14 +43,24 @@ export interface TextSample {
   readonly text: string;
 }
 
+/** What a text costs, and what the run has cost. */
+export interface SampleCosts {
+  /** What a rank gathers for each token. Where it is too much for a text, there is none. */
+  readonly gatheredBytes?: number;
+  /** The tokens on which the run trains. */
+  readonly trainedTokens?: number;
+}
+
 /**
- * The number of tokens that a model writes: fewer where it is large, and as many on a slow machine
- * as on a fast one.
- * @param gatheredBytes what a rank gathers for each token. Where it is too much for a text, the
- * result is 0.
+ * The number of tokens that a model writes: fewer where it is large or its run is short, and as
+ * many on a slow machine as on a fast one.
  */
-export function sampleLength(config: ModelConfig, gatheredBytes = 0): number {
-  const affordable = Math.floor(MOST_READS / parameterCount(config));
+export function sampleLength(
+  config: ModelConfig,
+  { gatheredBytes = 0, trainedTokens = Number.POSITIVE_INFINITY }: SampleCosts = {},
+): number {
+  const read = Math.floor(MOST_READS / parameterCount(config));
+  const affordable = Math.min(read, Math.floor(trainedTokens / TRAINED_FOR_EACH));
   const most = Math.min(MOST_TOKENS, Math.max(LEAST_TOKENS, affordable));
   const gathered = Math.floor(MOST_GATHERED / gatheredBytes);
   return gathered < LEAST_TOKENS ? 0 : Math.min(most, gathered);

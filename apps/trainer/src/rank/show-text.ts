@@ -20,7 +20,10 @@ export async function showText({ options, device, strategy }: OpenedRank): Promi
   if (config.head.kind !== 'lm' || !isWanted || (rank > 0 && text.group === undefined)) {
     return;
   }
-  const maxTokens = sampleLength(languageConfig(config.modelConfig), gatheredBytes(config, text));
+  const maxTokens = sampleLength(languageConfig(config.modelConfig), {
+    gatheredBytes: gatheredBytes(config, text),
+    trainedTokens: config.steps * config.batch * config.seq,
+  });
   if (rank === 0) {
     emit(
       maxTokens === 0

@@ -3,6 +3,7 @@
 // a hash].
 
 import { type HeldPiece, type Save, type TensorSpec, tensorKey } from '@shardweave/checkpoint';
+import { pow64 } from '@shardweave/dtypes/float64';
 import { byteSize } from '@shardweave/tensor-core';
 import { checkOptions, FLAG, FUNCTION, type OptionRules, optional } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
@@ -177,17 +178,17 @@ async function tensorRoot(parts: readonly HashedPart[], sha256: Sha256): Promise
     part.nodes.map(([level, index, hex]) => ({ level, index, digest: fromHex(hex) })),
   );
   for (const [index, cuts] of cutLeaves) {
-    const ordered = cuts.sort(([first], [second]) => first - second).map(([, bytes]) => bytes);
+    const ordered = cuts.sort(([a], [b]) => a - b).map(([, bytes]) => bytes);
     const [digest] = await leafDigests(joined(ordered), leafBytes, sha256);
     nodes.push({ level: 0, index, digest: digest! });
   }
-  const firstLeaf = ({ level, index }: { level: number; index: number }) => index * 2 ** level;
-  nodes.sort((node, next) => firstLeaf(node) - firstLeaf(next));
+  const firstLeaf = ({ level, index }: { level: number; index: number }) => index * pow64(2, level);
+  nodes.sort((a, b) => firstLeaf(a) - firstLeaf(b));
   const row = new HashRow(sha256);
   let numLeaves = 0;
   for (const node of nodes) {
     await row.add(node);
-    numLeaves += 2 ** node.level;
+    numLeaves += pow64(2, node.level);
   }
   const expected = Math.ceil(sizeOf(shape) / LEAF_ELEMENTS);
   if (numLeaves !== expected) {

@@ -9,10 +9,12 @@ import type { Backend, View } from '@shardweave/tensor-core';
  */
 export function randomFloats(size: number, seed: number): Float32Array {
   let state = seed >>> 0;
-  return Float32Array.from({ length: size }, () => {
+  const values = new Float32Array(size);
+  for (let i = 0; i < size; i++) {
     state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    return state / 2 ** 31 - 1;
-  });
+    values[i] = state / 2 ** 31 - 1;
+  }
+  return values;
 }
 
 /** Makes a view of its own buffer, filled with `values` or left as it is. */
