@@ -5,7 +5,7 @@
 // holds up. The host's share is that of the main thread; with one thread kernels run on another.
 // With --prompt more, the prompt has so many tokens and its own line.
 // Usage: node bench/token-time.mjs [--tokens 24] [--rounds 5] [--types bf16,f32,q8_0]
-//          [--threads 1] [--products wasm] [--prompt 8] [--report FILE]
+//          [--threads 1] [--products wasm] [--prompt 8] [--activations exact] [--report FILE]
 
 import './relaxed-simd.mjs';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -42,6 +42,7 @@ const { values: flags } = parseArgs({
     threads: { type: 'string', default: '1' },
     products: { type: 'string', default: 'wasm' },
     prompt: { type: 'string', default: '8' },
+    activations: { type: 'string', default: '8-bit' },
     report: { type: 'string' },
   },
 });
@@ -53,7 +54,8 @@ const blockTypes = types.filter((type) => type.startsWith('q'));
 const read = (path) => readFileSync(new URL(path, import.meta.url), 'utf8');
 const config = read('shapes/smollm2-135m/config.json');
 const record = await startRecord('bench/token-time.mjs');
-const backend = await createCpuBackend({ threads, products: flags.products });
+const quantizeActivations = flags.activations !== 'exact';
+const backend = await createCpuBackend({ threads, products: flags.products, quantizeActivations });
 const device = new Device(backend);
 const folder = mkdtempSync(join(tmpdir(), 'shardweave-token-time-'));
 const contenders = await prepare();

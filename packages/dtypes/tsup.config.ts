@@ -12,7 +12,7 @@ declare global {
 }`;
 
 export default defineConfig({
-  entry: ['src/index.ts', 'src/blocks.ts', 'src/messages.ts'],
+  entry: ['src/index.ts', 'src/blocks.ts', 'src/float64.ts', 'src/messages.ts', 'src/tree.ts'],
   format: 'esm',
   dts: declarations(DECLARATIONS),
   clean: true,

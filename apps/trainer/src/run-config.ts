@@ -1,6 +1,7 @@
 // One run, fully resolved: what the flags mean once defaults, presets and files are known. It is
 // plain data, because it travels to rank processes as JSON.
 
+import type { MatmulChoiceTable } from '@shardweave/tensor-core/webgpu';
 import type { DeviceChoice } from './device-choice.js';
 import type { Flags } from './flags/train-flags.js';
 import { hubNameOf } from './hub/hub-name.js';
@@ -92,6 +93,22 @@ interface Decided {
   readonly warmup: number;
   readonly final: NonNullable<Flags['final']>;
   readonly keep: number;
+  /** Present where steps of a run are computed again. */
+  readonly again?: Again | undefined;
+}
+
+/** What a run does otherwise whose steps are computed again, to be compared with its record. */
+export interface Again {
+  /** The last step that is computed, with a save after it where the run has an --out. */
+  readonly until: number;
+  /** The steps after which the state is hashed. */
+  readonly hashAt: readonly number[];
+  /** The step before which each of its rows is computed alone; default: none is. */
+  readonly rowsOf?: number | undefined;
+  /** The tokens that the run had. */
+  readonly tokens: TokenFiles;
+  /** The tiles of the run's GPUs; see SavedRun. */
+  readonly tiles?: Readonly<Record<string, MatmulChoiceTable>> | undefined;
 }
 
 /** The flags that `lora`, `steps` and `head` have in them. */
@@ -112,7 +129,7 @@ export interface RunConfig extends Omit<Flags, keyof Decided | Merged>, Decided 
 export function decidedFlags(
   config: Partial<RunConfig>,
 ): Readonly<Partial<Record<keyof Flags, unknown>>> {
-  const { model, lora, modelConfig, head, firstSave: _, ...kept } = config;
+  const { model, lora, modelConfig, head, firstSave: _, again: __, ...kept } = config;
   return {
     ...kept,
     model: model?.kind === 'preset' ? model.name : model && (hubNameOf(model.path) ?? model.path),

@@ -3,13 +3,17 @@
 
 import { readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { makeModel } from '@shardweave/nn';
+import { createMemoryGroup } from '@shardweave/collectives';
+import { Linear, makeModel } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { NO_TARGET } from '../src/data/rows.js';
+import type { OnJudged } from '../src/figures/figures.js';
+import { rankingFigures } from '../src/figures/ranking-figures.js';
 import type { RankEvent } from '../src/rank/events.js';
+import { type EvaluationOptions, evaluate } from '../src/rank/step/evaluation.js';
 import { languageConfig } from '../src/task/text-config.js';
 import { configOf, jsonlFile, openFlags } from './support/jsonl-data.js';
 import { lettersDirectory } from './support/letters-tokenizer.js';
@@ -125,6 +129,38 @@ describe('evaluation', () => {
     await expect(configOf(`--model ${model} --data ${file} --eval-batches 2`)).rejects.toThrow(
       /^--eval-batches is for --valid or --valid-fraction, which is not given/,
     );
+  });
+
+  it('judges a reranker by all queries, in however many steps they come', async () => {
+    const device = new Device(createReferenceBackend());
+    const [group] = createMemoryGroup(1);
+    const above = [0, 3, 1, 2, 0]; // so many documents before each query's own, the first
+    const loss = async ({ step }: { readonly step: number }, onJudged?: OnJudged) => {
+      for (const [i, count] of above.slice(2 * step, 2 * step + 2).entries()) {
+        onJudged!({ logits: Float32Array.of(0, ...Array(count).fill(1)), labels: [1, 0] }, i);
+      }
+      return device.zeros([1]);
+    };
+    const found = await evaluate({
+      config: { head: { kind: 'rerank', labels: ['yes'] }, batch: 2, seq: 8, chunkSize: 8 },
+      rank: 0,
+      device,
+      group,
+      strategy: {
+        module: new Linear(device, { inFeatures: 1, outFeatures: 1 }),
+        objective: { loss },
+      },
+      data: {
+        count: above.length,
+        numSteps: 3,
+        numMicroSteps: 1,
+        numTargets: async () => 2,
+        microBatch: async (step: number) => ({ firstRow: 0, step }),
+      },
+    } as unknown as EvaluationOptions);
+    const { values } = rankingFigures(above.map((count) => [count + 1]));
+    expect(found!.figures!.values).toEqual(values);
+    device.dispose();
   });
 
   it('leaves training as it was: losses, dropout and what is counted of messages', async () => {

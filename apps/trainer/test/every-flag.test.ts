@@ -37,6 +37,9 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
     ...['--precision', '--base-type', '--strategy', '--device', '--device-budget', '--threads'],
     ...['--products', '--quiet'],
   ],
+  verify: ['<RUN>', '--steps', '--data', '--quiet'],
+  replay: ['<RUN>', '--step', '--rows', '--data', '--json', '--quiet'],
+  bisect: ['<RUN>', '<OTHER>', '--quiet'],
   report: ['<RUN...>', '--out', '--quiet'],
   inspect: ['<PATH>', '--tensors', '--verify', '--json'],
   convert: ['--from', '--out', '--to', '--dtype', '--quiet'],
@@ -62,7 +65,7 @@ const trains = Object.keys(commands.find(({ name }) => name === 'train')!.flags)
 const isOperand = ({ typed }: Flag<unknown>) => !typed.startsWith('-');
 const takesValue = (flag: Flag<unknown>) => isOperand(flag) || flag.typed.includes(' ');
 /** The flag as it is typed without a value. */
-const nameOf = ({ typed }: Flag<unknown>) => typed.split(' ')[0]!;
+const nameOf = ({ typed }: Pick<Flag<unknown>, 'typed'>) => typed.split(' ')[0]!;
 
 /** What is printed of a line that is refused, without the hint that all have; nothing else is. */
 async function refusalOf(line: readonly string[]): Promise<string> {
@@ -79,12 +82,19 @@ describe.each(commands)('each flag of $name', ({ name, flags, parse }) => {
   const named = all.filter(([, flag]) => !isOperand(flag)).map(([, flag]) => nameOf(flag));
 
   /** What the command needs beside a flag, and the flag with a value. */
-  const lineOf = (flag: Flag<unknown>, value: string) => [
-    ...all
-      .filter(([, other]) => other.isNeeded && other !== flag)
-      .map(([, other]) => (isOperand(other) ? 'x' : `${nameOf(other)}=x`)),
-    ...(isOperand(flag) ? ['--', value] : [`${nameOf(flag)}=${value}`]),
-  ];
+  const lineOf = (flag: Flag<unknown>, value: string) => {
+    const needed = all.flatMap(([, other]) => (other.isNeeded && other !== flag ? [other] : []));
+    const options = needed
+      .filter((other) => !isOperand(other))
+      .map(
+        ({ kind, ...other }) => `${nameOf(other)}=${kind.schema.safeParse('x').success ? 'x' : 1}`,
+      );
+    const operands = all.flatMap(([, each]) => (isOperand(each) ? [each] : []));
+    const typed = operands.map((operand) => (operand === flag ? value : 'x'));
+    return isOperand(flag)
+      ? [...options, '--', ...typed]
+      : [...options, ...typed, `${nameOf(flag)}=${value}`];
+  };
 
   it('stays', () => {
     const found = all.map(([, flag]) => nameOf(flag));

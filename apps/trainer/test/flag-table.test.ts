@@ -117,6 +117,7 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   dashboard: ['', '--dashboard'],
   check: ['', '--check'],
   logEvery: ['', '--log-every 5'],
+  hashEvery: ['', '--hash-every 5'],
   sampleEvery: ['', '--sample-every 5'],
   samplePrompt: ['', '--sample-prompt b'],
   tensorboard: ['--out a', '--out a --tensorboard'],

@@ -84,6 +84,7 @@ describe('the flags of train', () => {
       '--dashboard [PORT]',
       '--check',
       '--log-every <N>',
+      '--hash-every <N>',
       '--sample-every <N>',
       '--sample-prompt <TEXT>',
       '--tensorboard',

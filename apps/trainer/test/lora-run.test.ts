@@ -55,6 +55,9 @@ describe('adapters', () => {
     // These are the same rows again, now with the adapters that were trained on them.
     const again = await lossesOf(`--strategy single --ranks 1 --adapter ${out}/adapter --steps 1`);
     expect(again[0]!).toBeLessThan(losses[0]! - 0.05);
+    const flags = `--model ${BASE} --adapter ${out}/adapter --lora-dropout 0.25`;
+    const { lora: goingOn } = await resolveConfig(parseFlags(flags.split(' '), () => {}));
+    expect(goingOn).toMatchObject({ rank: 4, alpha: 8, dropout: 0.25 });
   });
 
   it('train alike by every strategy, and a save goes from one to another', async () => {

@@ -198,7 +198,8 @@ describe.each(KINDS)('%s', (task) => {
     const ways = [
       '--strategy ddp --ranks 4',
       '--strategy offload --slices 2',
-      isPairs ? '--strategy fsdp --ranks 4 --chunk-size 3' : '--ranks 3 --grad-accum 2',
+      // Four of eight texts a micro-step leave the last of five ranks without one.
+      isPairs ? '--strategy fsdp --ranks 4 --chunk-size 3' : '--ranks 5 --grad-accum 2',
     ];
     for (const way of ways) {
       const { steps } = await run(task, `${way} --steps 2`);

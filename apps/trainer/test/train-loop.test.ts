@@ -143,6 +143,8 @@ describe('trainLoop', () => {
     expect((await evaluated([3, 4, 4, 0], { from: anew })).reached).toMatchObject({ step: 12 });
     const nan = [Number.NaN, Number.NaN, Number.NaN];
     expect((await evaluated(nan, { from: anew })).reached).toMatchObject({ step: 10 });
+    const between = { step: 5, updates: 5 };
+    expect((await evaluated(nan, { from: between })).reached).toMatchObject({ step: 8 });
   });
 
   it('ends with the step at which its time is over, behind an evaluation', async () => {

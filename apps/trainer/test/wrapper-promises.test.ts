@@ -7,6 +7,7 @@ import {
   BatchNorm1d,
   clipGradNorm,
   type HostTensor,
+  hashModel,
   type LazyTensor,
   lazyStateDict,
   loadStateDict,
@@ -215,6 +216,19 @@ describe.each(WRAPPERS.map((each) => [each.name, each] as const))('%s', (_, stra
       return { norms, text: await textOf(wrapped) };
     };
     expect(await under(strategy, program)).toEqual(await under(PLAIN, program));
+  });
+
+  it('has the hash of the plain module and its optimizer', async () => {
+    const program = async (wrapped: Wrapped) => {
+      const { model } = wrapped;
+      const optimizer = new AdamW(model.parameters(), { lr: 0.1 });
+      const first = await hashModel(model, { optimizer });
+      await train(wrapped, optimizer, [0, 1]);
+      return [first, await hashModel(model, { optimizer })];
+    };
+    const [first, trained] = await under(strategy, program, normed);
+    expect([first, trained]).toEqual(await under(PLAIN, program, normed));
+    expect(trained).not.toBe(first);
   });
 });
 

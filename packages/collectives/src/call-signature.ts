@@ -48,7 +48,8 @@ export interface CallSignature {
   /** The group rank of the root; -1 where there is none. */
   readonly root: number;
   /**
-   * A 32-bit hash of uneven counts, shared hosts and the identity; 0 where there are none of them.
+   * A 32-bit hash of uneven counts, shared hosts, the tree and the identity; 0 where there are none
+   * of them.
    */
   readonly layout: number;
 }
@@ -72,6 +73,8 @@ const MAX_LISTED = 16;
 export interface LayoutDetails {
   readonly counts?: readonly number[] | undefined;
   readonly hosts?: readonly number[] | undefined;
+  /** The numbers of a tree: its leaves, the first one of the call, and those of each rank. */
+  readonly tree?: readonly number[] | undefined;
   /** See CallOptions. */
   readonly identity?: string | undefined;
 }
@@ -83,7 +86,7 @@ export interface LayoutDetails {
 export function describeCall(
   call: CallSignature,
   sequence: number,
-  { counts, hosts, identity }: LayoutDetails = {},
+  { counts, hosts, tree, identity }: LayoutDetails = {},
 ): string {
   const words: (string | number)[] = [call.operation];
   if (call.reduceOp !== null) {
@@ -93,7 +96,7 @@ export function describeCall(
     words.push(call.dtype, call.byteLength, 'bytes');
   }
   if (call.layout !== 0) {
-    const known = Object.entries({ counts, hosts }).filter(
+    const known = Object.entries({ counts, hosts, tree }).filter(
       ([, list]) => list !== undefined && list.length <= MAX_LISTED,
     );
     const details = known.map(([name, list]) => `${name} [${list}]`);

@@ -61,6 +61,7 @@ export type {
 export { type StartOptions, StartOrder } from './group/start-order.js';
 export { type ToldFailure, tellFailure, toldFailure } from './group/tell-failure.js';
 export { TransportGroup, type TransportGroupOptions } from './group/transport-group.js';
+export type { TreeOptions } from './group/tree-call.js';
 export type {
   ControlMessage,
   MessageHeader,

@@ -8,6 +8,7 @@ import { groupCases } from './testing/group-cases.js';
 import type { ConformanceCase } from './testing/harness.js';
 import { hostCases } from './testing/host-cases.js';
 import { transcriptCase } from './testing/transcript.js';
+import { treeCases } from './testing/tree-cases.js';
 import { unevenCases } from './testing/uneven-cases.js';
 
 export {
@@ -31,6 +32,7 @@ export const conformanceCases: readonly ConformanceCase[] = [
   ...dataCases,
   ...compressionCases,
   ...unevenCases,
+  ...treeCases,
   transcriptCase,
   ...hostCases,
   ...groupCases,

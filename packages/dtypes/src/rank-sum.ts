@@ -90,14 +90,21 @@ export class RankSum {
   ): Promise<void> {
     checkParts(parts, output, options);
     const count = output.byteLength / byteSize(options.dtype);
-    const inPlace = this.#inPlace?.covers(parts, output) ? this.#inPlace : undefined;
+    const { merges } = options;
+    const isInPlace = merges === undefined && this.#inPlace?.covers(parts, output);
+    const inPlace = isInPlace ? this.#inPlace : undefined;
+    const sliceElements = merges === undefined ? SLICE_ELEMENTS : slotElements(merges);
     let turnEnd = performance.now() + TURN_MS;
-    for (let at = 0; at < count; at += SLICE_ELEMENTS) {
+    for (let at = 0; at < count; at += sliceElements) {
       if (at > 0 && performance.now() > turnEnd) {
         await yieldToEventLoop();
         turnEnd = performance.now() + TURN_MS;
       }
-      const elements = Math.min(SLICE_ELEMENTS, count - at);
+      const elements = Math.min(sliceElements, count - at);
+      if (merges !== undefined) {
+        this.#mergeSlice(parts, output, at, elements, merges);
+        continue;
+      }
       const done = inPlace?.reduceSlice(parts, output, at, elements, options) ?? 0;
       if (done < elements) {
         this.#reduceSlice(parts, output, at + done, elements - done, options);
@@ -139,4 +146,46 @@ export class RankSum {
     }
     output.set(this.#memory.subarray(result, result + elements * outputSize), at * outputSize);
   }
+
+  /** As reduceSlice, in the order of `merges`: sums that wait lie in slots of the accumulator. */
+  #mergeSlice(
+    parts: readonly Uint8Array[],
+    output: Uint8Array,
+    at: number,
+    elements: number,
+    merges: readonly number[],
+  ): void {
+    const slotBytes = slotElements(merges) * 4;
+    const count = 16 * Math.ceil(elements / 16);
+    const add = (sum: number, source: number) =>
+      this.#exports.accumulate(DTYPE_CODES.f32, OP_CODES.sum, sum, source, count);
+    let end = this.#acc; // of the slots that are in use
+    for (const [i, whole] of parts.entries()) {
+      const part = whole.subarray(at * 4, (at + elements) * 4);
+      const numMerges = merges[i]!;
+      if (numMerges === 0) {
+        this.#memory.set(part, end);
+        end += slotBytes;
+        continue;
+      }
+      this.#memory.set(part, this.#part);
+      add(end - slotBytes, this.#part);
+      for (let left = numMerges; left > 1; left--) {
+        end -= slotBytes;
+        add(end - slotBytes, end);
+      }
+    }
+    output.set(this.#memory.subarray(this.#acc, this.#acc + elements * 4), at * 4);
+  }
+}
+
+/** The elements of a slot, where the accumulator is divided among the sums that wait at once. */
+function slotElements(merges: readonly number[]): number {
+  let waiting = 0;
+  let most = 1;
+  for (const count of merges) {
+    waiting += count === 0 ? 1 : 1 - count;
+    most = Math.max(most, waiting);
+  }
+  return Math.floor(SLICE_ELEMENTS / most / 16) * 16;
 }

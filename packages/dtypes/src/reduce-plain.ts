@@ -32,6 +32,11 @@ export interface ReduceOptions {
   readonly inputDtype?: ReduceDType;
   /** The divisor of `mean`: a whole number from 1 to 2^24. Default: the number of parts. */
   readonly divisor?: number;
+  /**
+   * Another order of adding, for sums of f32: how often the last two sums that wait are added after
+   * each part. [0, 1, 0, 2] of 4 parts is (a + b) + (c + d). Default: [0, 1, 1, ...], in order.
+   */
+  readonly merges?: readonly number[];
 }
 
 /**
@@ -64,7 +69,7 @@ export function reducePartsPlain(
 export function checkParts(
   parts: readonly Uint8Array[],
   output: Uint8Array,
-  { dtype, op, inputDtype = dtype, divisor = 1 }: ReduceOptions,
+  { dtype, op, inputDtype = dtype, divisor = 1, merges }: ReduceOptions,
 ): void {
   if (!Object.hasOwn(OP_CODES, op)) {
     throw new RangeError(
@@ -85,6 +90,14 @@ export function checkParts(
   if (inputDtype !== dtype && !(isFloat(inputDtype) && isFloat(dtype))) {
     throw new RangeError(`reduce: expected floats or one dtype, got ${inputDtype} and ${dtype}.`);
   }
+  if (merges !== undefined) {
+    checkMerges(merges, parts.length);
+    if (dtype !== 'f32' || inputDtype !== 'f32' || op !== 'sum') {
+      throw new RangeError(
+        `reduce: expected a sum of f32 in an order of its own, got ${op} of ${inputDtype} to ${dtype}.`,
+      );
+    }
+  }
   const partBytes = (output.byteLength / byteSize(dtype)) * byteSize(inputDtype);
   for (const part of parts) {
     if (part.byteLength !== partBytes) {
@@ -93,12 +106,42 @@ export function checkParts(
   }
 }
 
+function checkMerges(merges: readonly number[], numParts: number): void {
+  let waiting = 0;
+  let isOrder = merges.length === numParts;
+  for (const count of merges) {
+    waiting += 1 - count;
+    isOrder &&= Number.isInteger(count) && count >= 0 && waiting >= 1;
+  }
+  if (!isOrder || waiting !== 1) {
+    throw new RangeError(
+      `reduce: expected merges of ${numParts} parts to one sum, got [${merges.join(', ')}].`,
+    );
+  }
+}
+
+function sumInOrder(elements: readonly number[], merges: readonly number[]): number {
+  const waiting: number[] = [];
+  for (const [i, element] of elements.entries()) {
+    let sum = element;
+    for (let left = merges[i]!; left > 0; left--) {
+      sum = Math.fround(waiting.pop()! + sum);
+    }
+    waiting.push(sum);
+  }
+  return waiting[0]!;
+}
+
 function combineFloat(
   elements: readonly number[],
-  { dtype, op, inputDtype = dtype, divisor = elements.length }: ReduceOptions,
+  { dtype, op, inputDtype = dtype, divisor = elements.length, merges }: ReduceOptions,
   store: DataView,
   i: number,
 ): void {
+  if (merges !== undefined) {
+    store.setFloat32(i * 4, sumInOrder(elements, merges), true);
+    return;
+  }
   const exact = (x: number) => x;
   const widen = inputDtype === 'f16' ? f16ToF32 : inputDtype === 'bf16' ? bf16ToF32 : exact;
   let value = widen(elements[0]!);

@@ -55,7 +55,7 @@ async function masksOf(
 it('ranks drop different elements where nobody begins steps, replicas too', async () => {
   for (const [worldSize, numShards] of [
     [3, 3],
-    [4, 2],
+    [6, 3],
     [2, 1],
   ] as const) {
     const masks = await masksOf(worldSize, numShards, (_, model) => maskOf(model, ROWS));

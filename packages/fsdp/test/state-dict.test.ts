@@ -6,15 +6,15 @@ import {
   type ElementRange,
   Gpt2,
   type LazyTensor,
-  Linear,
   loadStateDict,
-  type Module,
+  Module,
   type StateDict,
   StateDictError,
   type StateEntry,
   stateDict,
 } from '@shardweave/nn';
-import { Device } from '@shardweave/tensor-core';
+import { deferredParameter, hostRecipe } from '@shardweave/nn/flat';
+import { type Backend, Device, matmul, type Shape, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import {
@@ -423,29 +423,70 @@ it('rank 0 gets what an instance shards over a group in which it is not the firs
     expect(forFirst).toEqual(rank.rank === 0 ? whole : new Map());
   }));
 
-it.each([1, 2])('a large tensor is read in parts of 8 MiB at most, at %i', (worldSize) =>
+it.each([1, 2])('a large tensor is read in parts of 8 MiB into one room, at %i', (worldSize) =>
   onRanks(worldSize, async (rank) => {
     const [rows, columns] = [2304, 2048]; // 18 MiB: two parts for each of two ranks
-    const linear = () =>
-      new Linear(rank.device, { inFeatures: columns, outFeatures: rows, bias: false });
+    const { device } = rank;
+    const deferred = () => new Deferred(device, [rows, columns]);
     const values = Float32Array.from({ length: rows * columns }, (_, i) => i % 65_537);
     const bytes = new Uint8Array(values.buffer);
-    for (const model of [wrapIn(rank)(linear()), linear()]) {
+    const backend = device.backend as Backend & { readonly waitingBytes: number };
+    for (const make of [() => wrapIn(rank)(deferred()), deferred]) {
       const counts: number[] = [];
+      const rooms = new Set<ArrayBufferLike>();
+      let waiting = 0;
       const entry: LazyTensor = {
         dtype: 'f32',
         shape: [rows, columns],
         read: () => Promise.reject(new Error('read as a whole')),
-        readPart: async ({ first, count }) => {
+        readPart: async ({ first, count }, into) => {
+          if (counts.length === 0) {
+            keepBusy(device, model); // until long after the weights have their memory
+          }
           counts.push(count);
-          return bytes.slice(4 * first, 4 * (first + count));
+          rooms.add(into!.buffer);
+          waiting = Math.max(waiting, backend.waitingBytes);
+          into!.set(bytes.subarray(4 * first, 4 * (first + count)));
+          return into!.subarray(0, 4 * count);
         },
       };
+      const model = make();
       await loadStateDict(model, new Map([['weight', entry]]));
       expect(Math.max(...counts)).toBe(2 ** 21);
+      expect(counts.length).toBeGreaterThan(1);
+      expect(rooms.size).toBe(1);
+      expect(waiting).toBe(0);
       const { data } = (await stateDict(model)).get('weight')!;
       expect(Buffer.compare(data, bytes)).toBe(0);
       model.dispose();
     }
   }),
 );
+
+/** A weight that gets its memory when it is loaded. */
+class Deferred extends Module<[Tensor], Tensor> {
+  constructor(device: Device, shape: Shape) {
+    super(device);
+    const recipe = hostRecipe((values) => values.fill(0));
+    this.parameter('weight', deferredParameter(device, shape, recipe));
+  }
+
+  override forward(x: Tensor): Tensor {
+    return x;
+  }
+}
+
+/** Queues products that take some 100 ms, and behind them what writes the weights. */
+function keepBusy(device: Device, model: Module<never>): void {
+  device.scope(() => {
+    const x = device.zeros([768, 768]);
+    for (let i = 0; i < 20; i++) {
+      matmul(x, x);
+    }
+  });
+  for (const { storage } of model.parameters()) {
+    if (storage.isFilled) {
+      device.run('fill', { out: storage.view(), value: 0 });
+    }
+  }
+}

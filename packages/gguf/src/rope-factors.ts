@@ -1,6 +1,7 @@
 // The factors by which llama.cpp divides each rotary frequency. It has no key for Llama 3's
 // scaling, and reads a tensor instead.
 
+import { pow64 } from '@shardweave/dtypes/float64';
 import type { DecoderConfig, RopeScaling } from '@shardweave/nn';
 import type { GgufTensor } from './gguf-file.js';
 
@@ -28,7 +29,7 @@ export function factorsOf(
   scaling: RopeScaling,
 ): Float32Array<ArrayBuffer> {
   return Float32Array.from({ length: headDim / 2 }, (_, pair) =>
-    factorOf(base ** ((-2 * pair) / headDim), scaling),
+    factorOf(pow64(base, (-2 * pair) / headDim), scaling),
   );
 }
 

@@ -38,9 +38,10 @@ export interface LazyTensor<D extends FileDType = FileDType> {
   read(): Promise<Uint8Array>;
   /**
    * Reads the bytes of some elements. It exists where reading a part costs less than reading the
-   * whole. A rank loads only the part that its shard needs, and files are written part by part.
+   * whole. A rank loads only the part that its shard needs, and files are written part by part. A
+   * reader may put the bytes into `into`, which has room for them, and return that part of it.
    */
-  readPart?(part: ElementRange): Promise<Uint8Array>;
+  readPart?(part: ElementRange, into?: Uint8Array): Promise<Uint8Array>;
   /** The blocks that its numbers come from; a parameter that rests in the same type takes them. */
   readonly blocks?: LazyBlocks;
 }

@@ -21,6 +21,8 @@ export {
   scaleGradients,
 } from './held/grad-norm.js';
 export { GradScaler, type GradScalerOptions, type GradScalerState } from './held/grad-scaler.js';
+export { type HashModelOptions, hashModel, hashSave } from './held/hash-model.js';
+export type { Sha256 } from './held/hash-tree.js';
 export type { Models } from './held/model-at-rest.js';
 export {
   captureCheckpoint,

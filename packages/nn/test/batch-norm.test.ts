@@ -226,6 +226,13 @@ describe('BatchNorm1d', () => {
     expect(await read(second.numBatchesTracked!)).toEqual([2]);
   });
 
+  it('goes on with whole batches where a part of one has failed', async () => {
+    const norm = new BatchNorm1d(makeDevice(), { numFeatures: 2 });
+    norm.beginBatch().abandon();
+    await norm.call(norm.device.tensor(values(6), [3, 2]));
+    expect(await read(norm.numBatchesTracked!)).toEqual([1]);
+  });
+
   it('refuses shapes, single values and options that cannot work', async () => {
     const device = makeDevice();
     const norm = new BatchNorm1d(device, { numFeatures: 3 });

@@ -22,6 +22,7 @@ import {
   ParameterInit,
   packParameters,
   Sequential,
+  type StepOptions,
   stateDict,
 } from '@shardweave/nn';
 import { createHostStore } from '@shardweave/shard-store';
@@ -48,12 +49,16 @@ function open(device: Device, { inner = 3, outer = 2 }: Sizes = {}) {
 }
 
 /** Gives every parameter a gradient and begins a step. */
-function step({ device }: Sequential, optimizer: Optimizer<object>): Promise<void> {
+function step(
+  { device }: Sequential,
+  optimizer: Optimizer<object>,
+  options: StepOptions = {},
+): Promise<void> {
   for (const parameter of optimizer.parameters()) {
     const flat = parameter.piece?.flat ?? parameter;
     flat.grad ??= device.full([flat.size], 0.25).keep();
   }
-  return optimizer.step();
+  return optimizer.step(options);
 }
 
 const textOf = async (model: Sequential) => textOfState(await stateDict(model));
@@ -198,6 +203,19 @@ it('a step does not overtake an earlier one that waits', async () => {
     return textOf(model);
   };
   expect(await stepTwice(true)).toEqual(await stepTwice(false));
+});
+
+it('a step that waits has its scale, though its tensor is disposed meanwhile', async () => {
+  const stepScaled = async (isCaptured: boolean) => {
+    const { model, optimizer } = open(makeDevice());
+    const captured = isCaptured ? await captureCheckpoint(model, { optimizer }) : undefined;
+    const gradScale = model.device.full([1], 0);
+    const stepping = step(model, optimizer, { gradScale });
+    gradScale.dispose();
+    await Promise.all([captured?.release(), stepping]);
+    return textOf(model);
+  };
+  expect(await stepScaled(true)).toEqual(await stepScaled(false));
 });
 
 it('a step of a packed module waits until all of it is read', async () => {

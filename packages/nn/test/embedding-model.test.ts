@@ -161,11 +161,14 @@ describe('EmbeddingModel', () => {
         alone.push(...(await read(await embedDocuments(model, [document]))));
       }
       expectClose(await read(await embedDocuments(model, DOCUMENTS)), alone, 1e-6);
+      const shapes: unknown[] = [];
+      model.aroundForward({ before: ([ids]) => void shapes.push((ids as Tensor).shape) });
       expectClose(
         await read(await embedDocuments(model, DOCUMENTS, { rowLength: 6 })),
         alone,
         1e-6,
       );
+      expect(shapes).toEqual([[2, 6]]); // The first three documents fill a row.
       device.dispose();
     },
   );

@@ -244,6 +244,32 @@ it('momentum that is switched on between steps begins with the gradient of then'
   expect(await stepBy(4)).toBe(-8); // The step is 0.5 * 2 + 4.
 });
 
+it('momentum that is loaded into an optimizer without it is not kept', async () => {
+  const device = makeDevice();
+  const param = device.zeros([1], { requiresGrad: true });
+  const optimizer = new Sgd([param], { lr: 1, dampening: 0.5 });
+  const run = { start: 0, length: 1, step: 3, names: ['momentum'] };
+  const tensors = new Map([['momentum', new Uint8Array(Float32Array.of(9).buffer)]]);
+  await optimizer.writeFlatState(param, { runs: [run], tensors });
+  expect(await optimizer.flatStateRuns(param)).toEqual([{ ...run, names: [] }]);
+  optimizer.groups[0]!.momentum = 0.5;
+  param.grad = device.full([1], 2);
+  await optimizer.step();
+  expect(await param.item()).toBe(-2); // A first gradient is not dampened.
+});
+
+it('refuses parameters that were sharded after its first step, however often it is called', async () => {
+  const device = makeDevice();
+  const param = device.zeros([4], { requiresGrad: true });
+  const optimizer = new AdamW([param]);
+  param.grad = device.full([4], 1);
+  await optimizer.step();
+  param.piece = { flat: device.zeros([2]), start: 0, length: 2 };
+  for (const _ of ['the first', 'the second']) {
+    await expect(optimizer.step()).rejects.toThrow('sharded before the first step');
+  }
+});
+
 it('a step says that the values changed, so that copies of before are stale', async () => {
   const device = makeDevice();
   const [stepped, still] = [1, 2].map(() => device.zeros([3], { requiresGrad: true }));

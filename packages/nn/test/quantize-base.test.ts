@@ -74,6 +74,7 @@ describe('quantizeBase', () => {
     expect(types.get(TABLE)).toBe('q8_0');
     expect(types.get('lm_head.weight')).toBe('q8_0');
     expect(types.size).toBe(9);
+    expect((await quantizeBase(adapted(), { type: 'q5_K' })).get(TABLE)).toBe('q8_0');
     const left = model.namedParameters().filter(([, { blocks }]) => blocks === undefined);
     expect(new Set(left.map(([name]) => name.split('.').at(-2)))).toEqual(
       new Set(['lora_A', 'lora_B', 'input_layernorm', 'post_attention_layernorm', 'norm']),
@@ -88,6 +89,17 @@ describe('quantizeBase', () => {
     );
     // Rows of 64 fill no blocks of 256.
     expect(named(model, TABLE).blocks?.type).toBe('q8_0');
+  });
+
+  it('encodes a matrix that is more than the host has at once', async () => {
+    const size = { inFeatures: 2 ** 15, outFeatures: 33, bias: false };
+    const layer = new Linear(new Device(backend), size);
+    layer.weight.requiresGrad = false;
+    const expected = rounded(await numbersOf(layer.weight), 'q8_0');
+    await quantizeBase(layer, { type: 'q8_0' });
+    const found = await numbersOf(layer.weight);
+    expect(found.findIndex((value, i) => value !== expected[i])).toBe(-1);
+    layer.device.dispose();
   });
 
   it('draws and encodes deferred values when they are made', async () => {

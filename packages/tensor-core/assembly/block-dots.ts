@@ -158,7 +158,7 @@ function four(numbers: v128, scale: v128, minimum: v128, hasMinimum: bool, dtype
 
 /** The f16 at an address in four lanes, as f16ToF32 gives it, with one NaN for all. */
 @inline
-function scaleAt(at: usize): v128 {
+export function scaleAt(at: usize): v128 {
   const h = <i32>load<i16>(at);
   if ((h & 0x7c00) == 0x7c00) {
     const infinity = ((h & 0x8000) << 16) | 0x7f800000;

@@ -83,21 +83,18 @@ function nibbleBlock(at: usize, to: usize, hasMinimum: bool, hasFifthBit: bool):
     minimum = f32x4.neg(half(at)); // these two types add it
     at += 2;
   }
-  let lowFifths = i32x4.splat(0);
-  let highFifths = i32x4.splat(0);
+  let low = i32x4.splat(0);
+  let high = i32x4.splat(0);
   if (hasFifthBit) {
     const bits = v128.load32_zero(at);
-    const ofLane = i64x2.splat(0x8040201008040201);
-    const low = i8x16.shuffle(bits, bits, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    const high = i8x16.shuffle(bits, bits, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
-    lowFifths = fifthBits(low, ofLane);
-    highFifths = fifthBits(high, ofLane);
+    low = lowFifths(bits);
+    high = highFifths(bits);
     at += 4;
   }
   const middle = i8x16.splat(hasMinimum ? 0 : hasFifthBit ? 16 : 8);
   const bytes = v128.load(at);
-  sixteen(to, i8x16.sub(v128.or(lowNibbles(bytes), lowFifths), middle), scale, minimum);
-  sixteen(to + 64, i8x16.sub(v128.or(highNibbles(bytes), highFifths), middle), scale, minimum);
+  sixteen(to, i8x16.sub(v128.or(lowNibbles(bytes), low), middle), scale, minimum);
+  sixteen(to + 64, i8x16.sub(v128.or(highNibbles(bytes), high), middle), scale, minimum);
   return at + 16;
 }
 
@@ -116,7 +113,8 @@ function subBlocks(at: usize, to: usize, hasFifthBit: bool): usize {
       const bytes = v128.load(nibbles + i);
       let numbers = part & 1 ? highNibbles(bytes) : lowNibbles(bytes);
       if (hasFifthBit) {
-        numbers = v128.or(numbers, fifthBits(v128.load(fifths + i), i8x16.splat(<i8>(<i32>1 << <i32>part))));
+        const bits = i8x16.splat(<i8>(<i32>1 << <i32>part));
+        numbers = v128.or(numbers, fifthBits(v128.load(fifths + i), bits));
       }
       sixteen(to, numbers, partScale, partMinimum);
       to += 64;
@@ -155,12 +153,21 @@ function sixBitBlock(at: usize, to: usize): usize {
 /** Sixteen numbers of q6_K as signed bytes: half i of part `part` of eight. */
 @inline
 export function sixBitNumbers(at: usize, part: u32, i: u32): v128 {
-  const inHalf = part & 3;
-  const bytes = v128.load(at + (part >> 2) * 64 + (inHalf & 1) * 32 + i * 16);
-  const low = inHalf < 2 ? lowNibbles(bytes) : highNibbles(bytes);
-  const pairs = v128.load(at + 128 + (part >> 2) * 32 + i * 16);
-  const high = v128.and(i8x16.shr_u(pairs, inHalf * 2), i8x16.splat(3));
-  return i8x16.sub(v128.or(low, i8x16.shl(high, 4)), i8x16.splat(32));
+  const half = <usize>(part >> 2);
+  const codes = sixBitCodes(at + half * 64, at + 128 + half * 32, part & 3, i);
+  return i8x16.sub(codes, i8x16.splat(32));
+}
+
+/**
+ * These numbers plus 32, so that none is negative: of the four low bits and the two high ones of a
+ * half of a block, those of part `part` of four.
+ */
+@inline
+export function sixBitCodes(lows: usize, highs: usize, part: u32, i: u32): v128 {
+  const bytes = v128.load(lows + (part & 1) * 32 + i * 16);
+  const low = part < 2 ? lowNibbles(bytes) : highNibbles(bytes);
+  const high = v128.and(i8x16.shr_u(v128.load(highs + i * 16), part * 2), i8x16.splat(3));
+  return v128.or(low, i8x16.shl(high, 4));
 }
 
 /** Stores 16 signed bytes as scale * byte - minimum. */
@@ -179,9 +186,23 @@ function four(numbers: v128, scale: v128, minimum: v128): v128 {
   return f32x4.sub(f32x4.mul(f32x4.convert_i32x4_s(numbers), scale), minimum);
 }
 
+/** The fifth bits of the first 16 of 32 numbers, as 16 or 0, from the bits of all. */
+@inline
+export function lowFifths(bits: v128): v128 {
+  const bytes = i8x16.shuffle(bits, bits, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+  return fifthBits(bytes, i64x2.splat(0x8040201008040201));
+}
+
+/** Those of the last 16. */
+@inline
+export function highFifths(bits: v128): v128 {
+  const bytes = i8x16.shuffle(bits, bits, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+  return fifthBits(bytes, i64x2.splat(0x8040201008040201));
+}
+
 /** 16 in each byte in which any of the bits is set, else 0. */
 @inline
-function fifthBits(bytes: v128, bits: v128): v128 {
+export function fifthBits(bytes: v128, bits: v128): v128 {
   return v128.and(i8x16.ne(v128.and(bytes, bits), i8x16.splat(0)), i8x16.splat(16));
 }
 

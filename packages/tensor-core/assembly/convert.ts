@@ -43,6 +43,18 @@ export function bf16ToF32(h: v128): v128 {
   return i32x4.shl(h, 16);
 }
 
+/** The first four of eight bf16 as f32: one instruction, where loadFour takes two. */
+@inline
+export function lowerBf16(eight: v128): v128 {
+  return v128.shuffle<i16>(i32x4.splat(0), eight, 0, 8, 1, 9, 2, 10, 3, 11);
+}
+
+/** The last four. */
+@inline
+export function upperBf16(eight: v128): v128 {
+  return v128.shuffle<i16>(i32x4.splat(0), eight, 4, 12, 5, 13, 6, 14, 7, 15);
+}
+
 @inline
 export function f32ToBf16(x: v128): v128 {
   const odd = v128.and(i32x4.shr_u(x, 16), i32x4.splat(1));

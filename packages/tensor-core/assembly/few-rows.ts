@@ -17,6 +17,7 @@ import {
   BF16,
   BLOCK,
   BLOCKS_IN_PRODUCT,
+  BLOCKS_IN_ROUNDED_PRODUCT,
   F16,
   F32,
   MATMUL_FEW_COLUMNS,
@@ -48,6 +49,7 @@ import {
   transposeA,
   transposeB,
 } from './matmul-call';
+import { roundedDotsOf, roundRow } from './rounded-dots';
 import { scratchBase } from './slot';
 
 /**
@@ -67,7 +69,9 @@ let addToTwo: AddToTwo = addToTwoF32;
 
 /** Computes the results [i0, i1) x [j0, j1) of a product of at most MATMUL_FEW_ROWS rows. */
 export function fewRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
-  if (transposeB && i1 - i0 == 1 && depth <= KEPT && hasDots()) {
+  if (isRounded()) {
+    roundedDots(i0, i1, j0, j1);
+  } else if (transposeB && i1 - i0 == 1 && depth <= KEPT && hasDots()) {
     dotsOfOneRow(i0, j0, j1);
   } else if (transposeB) {
     dotsOfRows(i0, i1, j0, j1);
@@ -113,6 +117,11 @@ function isInBlocks(): bool {
   return bType >= BLOCKS_IN_PRODUCT;
 }
 
+@inline
+function isRounded(): bool {
+  return bType >= BLOCKS_IN_ROUNDED_PRODUCT;
+}
+
 /** Returns whether the dots of one row read b where it lies, as they do for all but some blocks. */
 @inline
 function hasDots(): bool {
@@ -156,6 +165,21 @@ function dotsOfOneRow(i: u32, j0: u32, j1: u32): void {
     const nc = <i32>min<u32>(j1 - j, ROWS_OF_B);
     rowDots(rowOfA(i, i, 0), addressOfB(bAt + j * bRow), row, nc, depth, sums);
     storeSums(i, i + 1, j, nc, sums);
+  }
+}
+
+/** Rows of a lie in f32 and have at most KEPT numbers, which are rounded where a is opened else. */
+function roundedDots(i0: u32, i1: u32, j0: u32, j1: u32): void {
+  const sums = scratchBase + SUMS_OFFSET;
+  const row = scratchBase + OWN_OFFSET;
+  rowDots = roundedDotsOf(bType - BLOCKS_IN_ROUNDED_PRODUCT);
+  for (let i = i0; i < i1; i++) {
+    roundRow(rowOfA(i, i0, 0), depth, row);
+    for (let j = j0; j < j1; j += ROWS_OF_B) {
+      const nc = <i32>min<u32>(j1 - j, ROWS_OF_B);
+      rowDots(row, addressOfB(bAt + j * bRow), bRow, nc, depth, sums);
+      storeSums(i, i + 1, j, nc, sums);
+    }
   }
 }
 

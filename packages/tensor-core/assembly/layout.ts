@@ -161,6 +161,8 @@ export const BLOCKS_Q5_K = 6;
 export const BLOCKS_Q6_K = 7;
 /** What a product's command adds to these where its second operand lies in such blocks. */
 export const BLOCKS_IN_PRODUCT = 16;
+/** What it adds where the rows of the first operand are rounded to 8 bits, too. */
+export const BLOCKS_IN_ROUNDED_PRODUCT = 32;
 
 export const REDUCE_SUM = 0;
 export const REDUCE_MEAN = 1;

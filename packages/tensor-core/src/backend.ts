@@ -83,6 +83,8 @@ export interface Backend {
   readonly info: BackendInfo;
   /** Whether it holds no bytes and computes nothing, so that nobody need make values for it. */
   readonly isDry?: boolean;
+  /** Whether it takes blockDots that may round rows to 8 bits. */
+  readonly quantizesRows?: boolean;
 
   /**
    * Allocates a buffer. `byteLength` is a multiple of 4.

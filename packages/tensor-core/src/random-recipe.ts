@@ -3,6 +3,8 @@
 // The floating-point arithmetic here uses only + - * / and roots, which IEEE 754 rounds alike
 // everywhere.
 
+import { pow64 } from '@shardweave/dtypes/float64';
+
 /**
  * The fraction bits of a normal number. A random number is an integer of at most 24 bits, which f32
  * holds exactly, times a scale.
@@ -35,7 +37,7 @@ function makeTable(): Uint32Array {
   const unit = 2 ** TABLE_BITS;
   let outer = 0;
   for (let k = 0; k < 32; k++) {
-    const low = 2 ** -(k + 2);
+    const low = pow64(2, -(k + 2));
     let start = tailDistance(low, outer);
     outer = start;
     for (let j = 0; j < SEGMENTS; j++) {
@@ -44,7 +46,7 @@ function makeTable(): Uint32Array {
       // The segment is the parabola through three points, which bends upward.
       const bend = 2 * (start + end - 2 * middle);
       const slope = start - end + bend;
-      const power = k + 6 < 32 ? 2 ** (k + 6) : 0;
+      const power = k + 6 < 32 ? pow64(2, k + 6) : 0;
       words.set(
         [start * unit + 0.5, slope * unit + 0.5, bend * unit + 0.5, power],
         ((31 - k) * SEGMENTS + j) * 4,

@@ -173,6 +173,85 @@ describe('few rows on the cpu device', () => {
   });
 });
 
+describe('few rows rounded to 8 bits', () => {
+  const [rows, width] = [131, 2304];
+
+  /** Five rows, the last of which has an infinity, a NaN, and 32 numbers that are next to 0. */
+  function values(): Float32Array {
+    const x = Float32Array.from({ length: 5 * width }, (_, i) => Math.sin(i * i) * (i % 7));
+    x.set([Number.POSITIVE_INFINITY], 4 * width);
+    x.fill(1e-33, 2 * width, 2 * width + 32);
+    x.set([Number.NaN], 3 * width + 40);
+    return x;
+  }
+
+  async function products(
+    type: BlockType,
+    options: { readonly threads: number; readonly fusedProducts?: boolean },
+    { isTrained }: { readonly isTrained: boolean },
+  ): Promise<{ got: Float32Array; numbers: Float32Array }> {
+    const backend = await createCpuBackend({ ...options, quantizeActivations: true });
+    const device = new Device(backend);
+    const bytes = randomBlocks(type, (rows * width) / BLOCK_SIZES[type].elements, 5);
+    const weight = device.tensor(bytes, [rows, width], { blocks: type });
+    const x = device.tensor(values(), [5, width]);
+    const bias = device.tensor(Float32Array.from({ length: rows }, (_, i) => Math.cos(i)));
+    const product = () => linear(x, { weight, bias, transposeWeight: true });
+    const got = await (isTrained ? product() : device.noGrad(product)).toArray();
+    const numbers = (await weight.toArray()) as Float32Array;
+    device.dispose();
+    await backend.dispose();
+    return { got: got as Float32Array, numbers };
+  }
+
+  /** Products in float64 of rows whose every 32 numbers are rounded to 127ths of the largest. */
+  function expectedOf(numbers: Float32Array): number[] {
+    const x = values();
+    const rounded = Float64Array.from(x, (value, i) => {
+      const group = x.subarray(i - (i % 32), i - (i % 32) + 32);
+      const scale = Math.fround(Math.max(...group.map(Math.abs)) / 127);
+      return scale < 1e-32 ? 0 : Math.round(value / scale) * scale;
+    });
+    return Array.from({ length: 5 * rows }, (_, i) => {
+      const [row, column] = [Math.floor(i / rows) * width, (i % rows) * width];
+      let sum = Math.cos(i % rows);
+      for (let c = 0; c < width; c++) {
+        sum += rounded[row + c]! * numbers[column + c]!;
+      }
+      return sum;
+    });
+  }
+
+  it.each(BLOCK_TYPES)('are the products of the rounded numbers, %s', async (type) => {
+    const { got, numbers } = await products(type, { threads: 1 }, { isTrained: false });
+    const expected = expectedOf(numbers);
+    const scale = Math.sqrt(expected.slice(0, rows).reduce((sum, v) => sum + v * v, 0) / rows);
+    const off = expected.slice(0, 3 * rows).map((value, i) => Math.abs(value - got[i]!) / scale);
+    expect(Math.max(...off)).toBeLessThan(2e-5);
+    expect(got.subarray(3 * rows).every(Number.isNaN)).toBe(true);
+  });
+
+  it('are not rounded where gradients are recorded', async () => {
+    const { got, numbers } = await products('q4_0', { threads: 1 }, { isTrained: true });
+    const x = values();
+    const first = numbers.subarray(0, width).reduce((sum, value, c) => sum + value * x[c]!, 1);
+    expect(got[0]).toBeCloseTo(first, 3);
+    const { got: rounded } = await products('q4_0', { threads: 1 }, { isTrained: false });
+    expect(rounded[0]).not.toBeCloseTo(first, 3);
+  });
+
+  it.each(BLOCK_TYPES)('have the same bits on more threads and unfused, %s', async (type) => {
+    const [one, ...others] = await Promise.all(
+      [{ threads: 1 }, { threads: 3 }, { threads: 1, fusedProducts: false }].map((options) =>
+        products(type, options, { isTrained: false }),
+      ),
+    );
+    for (const { got } of others) {
+      expect(bitsOf(got)).toEqual(bitsOf(one!.got));
+    }
+  });
+});
+
 describe('a matrix in blocks', () => {
   const device = new Device(createReferenceBackend());
 

@@ -3,7 +3,7 @@
 // on any number of threads.
 
 import { fromF32Array, toF32Array } from '@shardweave/dtypes';
-import type { Backend } from '@shardweave/tensor-core';
+import { type Backend, cast, Device, matmul } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
 import { expectProduct, type ProductShape, runProduct } from './support/cpu-products.js';
@@ -52,6 +52,30 @@ describe.each(SHAPES)('%s', (_, extent) => {
     const shape = { ...extent, transposeA, transposeB };
     await expectProduct(await Promise.all([open(1), open(3)]), dtype, shape);
   });
+});
+
+it.each(['f16', 'bf16'] as const)('one row reads each number of %s as it is', async (dtype) => {
+  const [rows, columns] = [4096, 16];
+  const bits = Uint8Array.from(
+    new Uint8Array(Uint16Array.from({ length: 65_536 }, (_, i) => i).buffer),
+  );
+  const device = new Device(await open(1));
+  for (let column = 0; column < columns; column++) {
+    const row = new Float32Array(columns);
+    row[column] = 1;
+    const x = device.tensor(row, [1, columns]);
+    const weight = device.empty([rows, columns], { dtype });
+    device.backend.write(weight.view().buffer, 0, bits);
+    const got = await matmul(x, weight, { transposeB: true }).toArray();
+    const numbers = await cast(weight, 'f32').toArray();
+    const expected = Array.from(got, (_, i) => {
+      const own = numbers.subarray(i * columns, (i + 1) * columns);
+      return own.every(Number.isFinite) ? own[column]! + 0 : Number.NaN; // 0 * Infinity is NaN
+    });
+    expect(expected.some(Number.isNaN)).toBe(true);
+    expect(Array.from(got)).toEqual(expected);
+  }
+  device.dispose();
 });
 
 // With rows of ones every result is k, so a result stands out if another use of scratch overwrote

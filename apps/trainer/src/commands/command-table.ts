@@ -37,6 +37,21 @@ export const COMMANDS: readonly CommandEntry[] = [
     load: async () => (await import('./embed.js')).embed,
   },
   {
+    name: 'verify',
+    summary: 'compute steps of a run again, and compare them to the bit',
+    load: async () => (await import('./verify.js')).verify,
+  },
+  {
+    name: 'replay',
+    summary: 'one step of a run again, each of its rows alone',
+    load: async () => (await import('./replay.js')).replay,
+  },
+  {
+    name: 'bisect',
+    summary: 'the first step in which two runs part, and why',
+    load: async () => (await import('./bisect.js')).bisect,
+  },
+  {
     name: 'report',
     summary: 'lay runs over each other on one page',
     load: async () => (await import('./report.js')).report,

@@ -2,6 +2,7 @@
 // compare.
 
 import { createMemoryGroup } from '@shardweave/collectives';
+import { exp64 } from '@shardweave/dtypes/float64';
 import { rowLength, tokenizerName } from '../config/resolve-config.js';
 import { absoluteData } from '../data/data-parts.js';
 import { skippedNotes } from '../data/data-source.js';
@@ -134,7 +135,7 @@ export async function evaluateModel(
     targets,
     seq,
     loss,
-    perplexity: Math.exp(loss),
+    perplexity: exp64(loss),
     bytes,
     bitsPerByte: bytes === undefined ? undefined : (loss * targets) / Math.LN2 / bytes,
   };

@@ -1,5 +1,6 @@
 // The figures of a ranking: where in the order of a query's documents those are that answer it.
 
+import { log64 } from '@shardweave/dtypes/float64';
 import type { Figures } from './figures.js';
 
 /** How many of the first documents are looked at. */
@@ -26,7 +27,7 @@ export function rankingFigures(places: readonly (readonly number[])[]): Figures 
 }
 
 function ndcg(places: readonly number[]): number {
-  const gain = (place: number) => (place <= CUT ? 1 / Math.log2(place + 1) : 0);
+  const gain = (place: number) => (place <= CUT ? Math.LN2 / log64(place + 1) : 0);
   const found = places.reduce((sum, place) => sum + gain(place), 0);
   const best = places.reduce((sum, _, i) => sum + gain(i + 1), 0);
   return found / best;

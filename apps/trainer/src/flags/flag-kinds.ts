@@ -1,6 +1,7 @@
 // The kinds of values that flags take: as text on the command line, as numbers and lists in a
 // config file. One schema checks both, and the published JSON schema is made from it.
 
+import { pow64 } from '@shardweave/dtypes/float64';
 import { MAX_THREADS } from '@shardweave/tensor-core';
 import { z } from 'zod';
 import type { DeviceChoice } from '../device-choice.js';
@@ -90,7 +91,7 @@ export const bytes: FlagKind<number> = {
 function bytesOf(text: string): number {
   const [, count, prefix = ' ', binary = ''] = BYTES.exec(text)!;
   const power = ' kmgt'.indexOf(prefix.toLowerCase());
-  return Math.floor(Number(count) * (binary === '' ? 1000 : 1024) ** power);
+  return Math.floor(Number(count) * pow64(binary === '' ? 1000 : 1024, power));
 }
 
 const BITS = /^(\d+\.?\d*|\.\d+) ?([kmg])bit(?:\/s|ps)?$/i;
@@ -108,7 +109,7 @@ export const bitRate: FlagKind<number> = {
 
 function bitsOf(text: string): number {
   const [, count, prefix] = BITS.exec(text)!;
-  return Number(count) * 1000 ** (' kmg'.indexOf(prefix!.toLowerCase()) as number);
+  return Number(count) * pow64(1000, ' kmg'.indexOf(prefix!.toLowerCase()));
 }
 
 export const nonNegative = numeric(z.number().min(0), 'a number of at least 0');
@@ -234,6 +235,26 @@ export const counts: FlagKind<readonly number[]> = {
       .split(',')
       .map((count) => (/^\s*\d+\s*$/.test(count) ? Number(count) : count)),
 };
+
+/** Steps, the last one with them. */
+export interface StepRange {
+  readonly first: number;
+  readonly last: number;
+}
+
+const STEPS = /^(\d+)(?:\.\.(\d+))?$/;
+
+export const stepRange = textual(
+  z
+    .string()
+    .regex(STEPS)
+    .transform((text): StepRange => {
+      const [, first, last = first] = STEPS.exec(text)!;
+      return { first: Number(first), last: Number(last) };
+    })
+    .refine(({ first, last }) => first >= 1 && last >= first),
+  'steps such as 100..110, or a single one',
+);
 
 const SECONDS = { s: 1, m: 60, h: 3600 } as const;
 

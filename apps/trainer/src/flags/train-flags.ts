@@ -416,6 +416,10 @@ export const GROUPS = {
       '--log-every <N>',
       'a line every N steps, and of the first, the last and evaluated ones, here and in metrics.jsonl (default: all; here at most two a second, after a minute one in ten)',
     ]),
+    hashEvery: free('all')(whole(1), undefined, [
+      '--hash-every <N>',
+      'a SHA-256 of all weights and optimizer state after every N steps and the last one, in metrics.jsonl and in saves: one hash however many ranks hold them (default: none)',
+    ]),
     sampleEvery: free('text')(whole(1), undefined, [
       '--sample-every <N>',
       'let the model write a text every N steps, kept in events.jsonl',

@@ -39,7 +39,7 @@ export const MODEL = {
 export const PLACE = {
   precision: flag(oneOf(['fp32', 'fp16', 'bf16']), undefined, [
     '--precision <fp32|fp16|bf16>',
-    'what weights are held and computed with in (default: the 16 bits of the file, or fp32, as over blocks)',
+    'what weights are held and computed with in (default: the 16 bits of the file, or fp32, as over blocks, where generate then rounds the numbers of each token to 8 bits)',
   ]),
   baseType: flag(oneOf(BLOCK_TYPES), undefined, [
     '--base-type <TYPE>',

@@ -34,18 +34,23 @@ export type OpenChoice = ModelChoice & {
   readonly head: TaskHead;
 };
 
-/** @param options.entry the script that looks for a GPU */
+/**
+ * @param options.entry the script that looks for a GPU
+ * @param options.quantizeActivations as CpuBackendOptions has it
+ */
 export async function openModel(
   config: OpenChoice,
   flags: OpenFlags,
-  { entry }: { readonly entry: string },
+  options: { readonly entry: string; readonly quantizeActivations?: boolean },
 ): Promise<OpenModel> {
+  const { entry, quantizeActivations = false } = options;
   const [choice] = await resolveDevices([flags.device], entry);
   const host = new DeviceHost();
   try {
     const backend = await host.open(choice!, {
       threads: flags.threads ?? availableParallelism(),
       products: flags.products,
+      quantizeActivations,
     });
     const device = new Device(backend);
     const model = (await loadModel(device, config, flags)).eval();

@@ -34,7 +34,8 @@ export async function openTextModel(
   const config = await readChoice(flags, 'lm');
   const tokenizerOf = tokenizerName(flags, config.model, config.modelConfig);
   const tokenizer = await loadTokenizer(tokenizerOf, config.model.path);
-  const opened = await openModel(config, flags, options);
+  const quantizeActivations = flags.precision === undefined;
+  const opened = await openModel(config, flags, { ...options, quantizeActivations });
   return makeTextModel({ opened, config, tokenizer, flags });
 }
 

@@ -61,7 +61,7 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
     await runHereByMpi(decided, { ...options, onEvent });
   } else {
     await using cache = await TokenCache.open(asked.cache);
-    const tokens = await prepareTokens(asked, { ...options, cache });
+    const tokens = asked.again?.tokens ?? (await prepareTokens(asked, { ...options, cache }));
     const config = { ...decided, tokens, head: await headOf(decided, tokens) };
     onDoing(asked.ranks === 1 ? 'making the model' : `starting ${asked.ranks} ranks`);
     const runs = { memory: runHere, shm: runThreads, ws: runProcesses };

@@ -3,6 +3,7 @@
 
 import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import { UsageError } from '../errors.js';
 import { isDiskFull, namingDisk, whyNotWritten } from '../files/disk-room.js';
 import { LineFile } from '../files/line-file.js';
@@ -135,7 +136,7 @@ export class RunDirectory {
       const { type: _, ...line } = record;
       this.#count(line);
       this.#addLine(this.#metrics, RUN_FILES.metrics, line);
-    } else if (record.type !== 'rank' || Number.isInteger(Math.log2(record.step))) {
+    } else if (record.type !== 'rank' || record.step === pow64(2, floorLog2(record.step))) {
       this.addEvent(record);
     }
   }

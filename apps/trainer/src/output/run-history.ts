@@ -42,6 +42,8 @@ export class RunHistory {
       case 'run':
         this.#forgetRanks();
         break;
+      case 'start':
+        return; // it is for those who compute steps again, and no page shows it
       case 'saveGone':
         this.#events.delete(keyOfSave(record));
         return;

@@ -94,13 +94,16 @@ export class RunMonitor {
   }
 
   readonly handle = (event: RankEvent): void => {
-    if (!this.#isReady && (event.type === 'resumed' || event.type === 'step')) {
+    if (!this.#isReady && ['start', 'resumed', 'step'].includes(event.type)) {
       this.#early.push(event);
       return;
     }
     switch (event.type) {
       case 'ready':
         this.#noteReady(event.ready);
+        return;
+      case 'start':
+        this.#records.add({ type: 'start', atMs: Date.now(), ...event.start });
         return;
       case 'resumed':
         this.#goOn(event.from);
@@ -270,11 +273,12 @@ export class RunMonitor {
 }
 
 /** Whether a step has a line in metrics.jsonl: each one, unless --log-every is given. */
-function isKept(
-  { step, skipped, validLoss, loss }: StepMetrics,
+export function isKept(
+  { step, skipped, validLoss, loss, hash }: StepMetrics,
   { logEvery = 1, steps }: Pick<RunConfig, 'logEvery' | 'steps'>,
 ): boolean {
-  const isLookedFor = step === 1 || step === steps || skipped || validLoss !== undefined;
+  const isToldOf = validLoss !== undefined || hash !== undefined;
+  const isLookedFor = step === 1 || step === steps || skipped || isToldOf;
   return isLookedFor || step % logEvery === 0 || !Number.isFinite(loss);
 }
 

@@ -7,6 +7,7 @@ import type {
   RankEndKind,
   RankReady,
   RankStatus,
+  RunStart,
   SaveGone,
   SaveWritten,
   StepMetrics,
@@ -40,6 +41,8 @@ export type EventRecord =
       readonly ranks: number;
       readonly atMs: number;
     }
+  /** What the steps of the command begin with. */
+  | ({ readonly type: 'start'; readonly atMs: number } & RunStart)
   /** What the command prints before the first step, as names and values. */
   | { readonly type: 'header'; readonly rows: readonly (readonly [string, string])[] }
   | ({ readonly type: 'ready' } & Omit<

@@ -15,7 +15,7 @@ export interface Way {
 const MORE_RANKS = [2, 4, 8];
 const MIB = 2 ** 20;
 /** Budgets that double, in MiB. */
-const BUDGETS = Array.from({ length: 21 }, (_, power) => 2 ** power);
+const BUDGETS = Array.from({ length: 21 }, (_, power) => 1 << power);
 
 /**
  * Other runs of the same rows, by where parameters rest. Each list goes from the run that changes

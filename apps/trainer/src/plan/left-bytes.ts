@@ -2,6 +2,7 @@
 // pages about it, which are few beside both.
 
 import { join } from 'node:path';
+import { floorLog2 } from '@shardweave/dtypes/float64';
 import { DiskFullError } from '../errors.js';
 import { bytesBelow, bytesOnDisk, freeBytes } from '../files/disk-room.js';
 import { resultOf } from '../files/run-files.js';
@@ -62,7 +63,7 @@ export async function leftBytes(config: RunConfig): Promise<LeftBytes> {
       (STEP_BYTES + (tensorboard ? EVENT_BYTES : 0)) * steps +
       DRAWN_BYTES * Math.min(steps, MOST_DRAWN) +
       GROUP_BYTES * groups * Math.min(steps, MOST_TOLD) +
-      RANK_BYTES * ranks * Math.log2(steps + 1),
+      RANK_BYTES * ranks * (floorLog2(steps) + 1),
   };
 }
 

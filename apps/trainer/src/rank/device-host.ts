@@ -15,6 +15,8 @@ export interface OpenDeviceOptions {
   readonly threads: number;
   /** What computes the products of a cpu device. Default `wasm`. */
   readonly products?: Flags['products'];
+  /** As CpuBackendOptions has it. */
+  readonly quantizeActivations?: boolean;
   /** The rank's number among those of its host, by which several cards are divided. Default 0. */
   readonly localRank?: number;
 }
@@ -31,11 +33,14 @@ export class DeviceHost implements AsyncDisposable {
    */
   async open(
     choice: DeviceChoice,
-    { threads, products = 'wasm', localRank = 0 }: OpenDeviceOptions,
+    { threads, products = 'wasm', quantizeActivations, localRank = 0 }: OpenDeviceOptions,
   ): Promise<Backend> {
     if (kindOf(choice) === 'cpu') {
       const { createCpuBackend } = await import('@shardweave/tensor-core/cpu');
-      const options = { threads: Math.min(threads, MAX_THREADS), products };
+      const options = {
+        ...{ threads: Math.min(threads, MAX_THREADS), products },
+        quantizeActivations: quantizeActivations ?? false,
+      };
       const backend = await createCpuBackend(options).catch((cause: unknown) => {
         throw explainProducts(cause);
       });

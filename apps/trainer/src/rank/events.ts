@@ -107,6 +107,10 @@ export interface StepMetrics {
   readonly groups?: Readonly<Record<string, GroupFigures>> | undefined;
   /** What a task is judged by beside the loss, such as accuracy or ndcg@10. */
   readonly figures?: Readonly<Record<string, number>> | undefined;
+  /** The SHA-256 of weights and optimizer state after the update; see hashModel of nn. */
+  readonly hash?: string | undefined;
+  /** The numeric classes of all ranks, beside a hash: other ones need not give equal bits. */
+  readonly numericClass?: string | undefined;
 }
 
 /** What rank 0 knows besides. The times are there only where somebody watches; see isWatched. */
@@ -212,6 +216,43 @@ export interface FinalWeights {
  */
 export type RankEndKind = 'done' | 'failed' | 'killed' | 'stopped';
 
+/** What a row of a step comes to alone, with the weights before the step. */
+export interface RowTold {
+  /** Its number among the rows of the step, from 0. */
+  readonly row: number;
+  /** The mean loss of its targets. */
+  readonly loss: number;
+  readonly targets: number;
+  /** The norm of what it adds to the gradients of the step. */
+  readonly gradNorm: number;
+  /** The same by group of layers, such as wte or h.0. */
+  readonly layers: Readonly<Record<string, number>>;
+  /** The largest magnitude that comes out of each layer. */
+  readonly activations: Readonly<Record<string, number>>;
+  /** The tokens of its texts; none for a module's own rows. */
+  readonly tokens: readonly (readonly number[])[];
+}
+
+/** What the steps of a command begin with, by which they can be computed again. */
+export interface RunStart {
+  /** The number of steps that are done. */
+  readonly step: number;
+  /** The save that the command goes on from; undefined where it begins with first weights. */
+  readonly from?: string | undefined;
+  /** All that was decided for the run, as JSON. */
+  readonly config: Readonly<Record<string, unknown>>;
+  /** A hash of the data and of the tokenizer; see tokensOf. */
+  readonly tokens: string;
+  /** The model that adapters are trained beside. */
+  readonly base?: { readonly path: string; readonly sha256: string } | undefined;
+  /** The numeric classes of all ranks, each once. */
+  readonly numericClasses: readonly string[];
+  /** The tiles of the ranks' GPUs by what they were measured on. */
+  readonly tiles?: Readonly<Record<string, unknown>> | undefined;
+  /** The hash of weights and optimizer state, with --hash-every. */
+  readonly hash?: string | undefined;
+}
+
 export type RankEvent =
   | { readonly type: 'ready'; readonly ready: RankReady }
   /** From rank 0 alone. */
@@ -226,6 +267,10 @@ export type RankEvent =
   | ({ readonly type: 'classes'; readonly step: number } & ClassesTold)
   /** From rank 0 alone: text that the model made, after its prompt. */
   | { readonly type: 'sample'; readonly prompt: string; readonly text: string }
+  /** From the rank that has the row, where rows are computed alone. */
+  | { readonly type: 'row'; readonly row: RowTold }
+  /** From rank 0 alone, before its first step; with --out. */
+  | { readonly type: 'start'; readonly start: RunStart }
   /** From rank 0 alone, before its first step; with --resume. */
   | { readonly type: 'resumed'; readonly from: ResumedFrom }
   /** From rank 0 alone: the run ends before its last step; with a save where it was asked to. */

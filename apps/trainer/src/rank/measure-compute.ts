@@ -55,7 +55,10 @@ export async function measureCompute(
     const ms = await productMs(backend, side);
     least = round === 0 ? least : Math.min(least, ms); // the first compiles and loads
   }
-  return { flopsPerToken: flops, peakFlops: (2 * side ** 3 * 1000 * config.ranks) / least };
+  return {
+    flopsPerToken: flops,
+    peakFlops: (2 * side * side * side * 1000 * config.ranks) / least,
+  };
 }
 
 /** The milliseconds of a product of two f32 matrices of `side` rows and columns. */

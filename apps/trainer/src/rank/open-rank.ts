@@ -77,7 +77,7 @@ export async function openBackend(options: RankOptions): Promise<Backend> {
     await measureProducts(backend, {
       world,
       steps: config.steps,
-      isResumed: config.resume !== undefined,
+      isResumed: (config.resume ?? config.again) !== undefined,
       dtype: COMPUTE_DTYPES[config.precision],
       onMeasure: () => emit({ type: 'doing', what: "measuring the GPU's products" }),
     });
@@ -148,7 +148,7 @@ export async function openResuming(
   const background = isUsed && gather.worldSize > 1 ? await gather.split(0) : gather;
   const base = isUsed && lora !== undefined ? await baseModelOf(config) : undefined;
   const plan = await planResume(config, { group: background, base });
-  const saved = plan?.saves[0]?.record.tiles;
+  const saved = plan?.saves[0]?.record.tiles ?? config.again?.tiles;
   const tiles = await agreeOnTiles(backend, { config, group: gather, saved });
   return { background, base, plan, tiles };
 }

@@ -106,8 +106,8 @@ async function train(run: OpenedRank, onSaves: OnSaves): Promise<Trained | undef
   const watch = new RankWatch(run);
   const saves = await openSaves(run, { resumed, numericClass });
   onSaves(saves);
-  const ended = await runSteps(run, { resumed, saves, watch }).catch((error: unknown) =>
-    explainDiverged(error, saves),
+  const ended = await runSteps(run, { resumed, saves, watch, numericClass }).catch(
+    (error: unknown) => explainDiverged(error, saves),
   );
   const isOver = await settleSaves(run, { saves, reached: ended.reached });
   return isOver ? undefined : await takeTrained(run, { resumed, saves, watch, ended });

@@ -26,6 +26,12 @@ export interface StepOutcome {
   readonly isSkipped: boolean;
 }
 
+/** What a line tells of a state beside its losses. */
+export interface Hashed {
+  readonly hash: string;
+  readonly numericClass: string;
+}
+
 /** One rank's share of every step. */
 export interface StepRunner {
   /** Runs step `step` (from 0) and, unless it is skipped, updates with rate `lr`. */
@@ -39,6 +45,8 @@ export interface StepRunner {
    * no time limit.
    */
   readonly isTimeOver?: (() => Promise<boolean>) | undefined;
+  /** The hash of the state that a step has left; absent where nothing is hashed. Collective. */
+  readonly hash?: (() => Promise<Hashed>) | undefined;
   resources(): StepResources;
 }
 
@@ -58,6 +66,8 @@ export interface AfterStep extends Progress {
   /** The best evaluation so far. */
   readonly best: Best | undefined;
   readonly isLast: boolean;
+  /** The hash of the state after this step, where the run has any. Collective. */
+  readonly hash?: (() => Promise<Hashed>) | undefined;
 }
 
 /** How far the steps came. */
@@ -79,7 +89,7 @@ export interface From extends Progress {
 export interface TrainLoopOptions {
   readonly config: RateConfig &
     Pick<RunConfig, 'batch' | 'seq' | 'evalEvery' | 'patience'> &
-    Partial<Pick<RunConfig, 'model'>>;
+    Partial<Pick<RunConfig, 'model' | 'hashEvery' | 'again'>>;
   readonly runner: StepRunner;
   /** Where the run goes on. Default: at the first step, with nothing evaluated. */
   readonly from?: From | undefined;
@@ -136,16 +146,29 @@ export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
       !isEnd &&
       isPatienceOver(config, step + 1, best?.step ?? from.step);
     const figures = evaluated?.figures?.values;
-    options.onStep({ ...metrics, validLoss, evalMs, ...(figures && { figures }) }, resources);
     const early = isOutOfPatience ? 'patience' : isTimeOver ? 'time' : undefined;
     const isLast = isEnd || early !== undefined;
+    const hash = onceOf(runner.hash);
+    const isDueHash =
+      config.again?.hashAt.includes(step + 1) ??
+      (isLast || (step + 1) % (config.hashEvery ?? 1) === 0);
+    const hashed = isDueHash ? await hash?.() : undefined;
+    const told = { ...metrics, validLoss, evalMs, ...(figures && { figures }), ...hashed };
+    options.onStep(told, resources);
     const reached = { step: step + 1, updates, best, validLoss };
-    const isAsked = await options.afterStep?.({ ...reached, loss, isLast });
-    if (isAsked === true || early !== undefined) {
+    const isAsked = await options.afterStep?.({ ...reached, loss, isLast, hash });
+    const isEnough = step + 1 === config.again?.until;
+    if (isAsked === true || isEnough || early !== undefined) {
       return { ...reached, early: early ?? 'asked' };
     }
   }
   return { step: Math.max(from.step, config.steps), updates, best, validLoss };
+}
+
+/** The call, which is made once however often it is asked for. */
+function onceOf<T>(call: (() => Promise<T>) | undefined): (() => Promise<T>) | undefined {
+  let made: Promise<T> | undefined;
+  return call && (() => (made ??= call()));
 }
 
 /** Runs one step; resolves to what is reported of it, as it is before an evaluation sends. */

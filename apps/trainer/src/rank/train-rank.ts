@@ -12,14 +12,16 @@ import { loadResumed, loadSave, type Resumed } from '../saves/resume-run.js';
 import { RunSaves } from '../saves/run-saves.js';
 import { evaluatedOn, evaluationsOf } from '../saves/saved-run.js';
 import { countParameters } from '../task/text-config.js';
+import { beginRecord } from './begin-record.js';
 import { shownCards } from './choose-adapter.js';
-import type { EmitRankEvent, FinalWeights, RankTaken } from './events.js';
+import type { EmitRankEvent, FinalWeights, RankTaken, RowTold } from './events.js';
 import { measureCompute } from './measure-compute.js';
 import { OwnObjective } from './objectives/own.js';
 import type { OpenedRank } from './open-rank.js';
 import type { RankWatch } from './rank-watch.js';
 import { showText } from './show-text.js';
 import { evaluate, halvesRatio, lossAhead } from './step/evaluation.js';
+import { replayRows } from './step/replay-rows.js';
 import { TrainingStep } from './step/training-step.js';
 import { savingOf, trainedState } from './strategies/model-saves.js';
 import { sumOverRanks } from './strategies/sum-over-ranks.js';
@@ -156,12 +158,14 @@ interface StepParts {
   readonly resumed: Resumed | undefined;
   readonly saves: RunSaves | undefined;
   readonly watch: RankWatch;
+  /** The numeric class of this rank's device. */
+  readonly numericClass: string;
 }
 
 /** Runs the steps, and computes the loss of their weights on the rows that would follow. */
 export async function runSteps(
   run: OpenedRank,
-  { resumed, saves, watch }: StepParts,
+  { resumed, saves, watch, numericClass }: StepParts,
 ): Promise<Ended> {
   const { options, data, device, strategy, groups } = run;
   const { config, rank, emit, signal } = options;
@@ -179,8 +183,12 @@ export async function runSteps(
     onPhase,
     uncounted: (body) => counter.pause(body),
   });
+  const onRow = (row: RowTold) => emit({ type: 'row', row });
+  const rows = { config, rank, device, strategy, group, data: train, onRow };
+  const replay = (at: number) => replayRows({ ...rows, lossScale: step.lossScale }, at);
   step.loadScaler(resumed?.save?.record.scaler);
   const onStep = (done: number, total: number) => tell({ type: 'evaluating', done, total });
+  const hash = await counter.pause(() => beginRecord(run, { resumed, numericClass }));
   const isGivenUp = saves?.isAsked;
   let current = 0;
   let saveWaitMs: number | undefined;
@@ -217,7 +225,9 @@ export async function runSteps(
       runStep: (stepIndex, lr) => {
         current = stepIndex + 1;
         watch.begin(stepIndex);
-        return step.run(stepIndex, lr);
+        return config.again?.rowsOf === current
+          ? counter.pause(() => replay(stepIndex)).then(() => step.run(stepIndex, lr))
+          : step.run(stepIndex, lr);
       },
       isTimeOver: clockOf(run, watch),
       evaluate:
@@ -232,6 +242,7 @@ export async function runSteps(
           }
           return found;
         }),
+      hash: hash && (() => counter.pause(hash)),
       resources: () => watch.end(),
     },
     onStep: (metrics, resources) =>
@@ -240,6 +251,9 @@ export async function runSteps(
   const { early, step: last } = reached;
   if (early !== undefined && early !== 'asked') {
     tell({ type: 'early', step: last, why: early });
+  }
+  if (config.again !== undefined) {
+    return { reached, loss: undefined }; // its steps are what it is for
   }
   const loss = await counter.pause(() =>
     lossAhead({ config, rank, device, strategy, group, data: train }, last),
@@ -314,7 +328,7 @@ export async function settleSaves(
 /** Reports what the steps took, and gathers the weights that are left. Collective. */
 export async function takeTrained(
   run: OpenedRank,
-  { resumed, saves, watch, ended }: StepParts & { readonly ended: Ended },
+  { resumed, saves, watch, ended }: Omit<StepParts, 'numericClass'> & { readonly ended: Ended },
 ): Promise<Trained> {
   const { options, backend, strategy, stores } = run;
   const { rank, emit } = options;

@@ -61,6 +61,8 @@ export interface StepProgress
   /** The loss of this step, which is that of the weights before it. */
   readonly loss: number;
   readonly isLast: boolean;
+  /** The hash of the state; absent where the run has none. Collective. */
+  readonly hash?: (() => Promise<{ readonly hash: string }>) | undefined;
 }
 
 export class RunSaves {
@@ -130,10 +132,10 @@ export class RunSaves {
       this.prove();
     }
     this.#best = best;
-    const { saveEvery, final } = this.#options.config;
+    const { saveEvery, final, again } = this.#options.config;
     const isBest = best?.step === step;
     const { isAsked, isTime } = await this.#decide(saveEvery);
-    const isStopping = isAsked && !isLast;
+    const isStopping = (isAsked && !isLast) || step === again?.until;
     const isStep = saveEvery?.steps !== undefined && step % saveEvery.steps === 0;
     // Weights that are not known to be good are not saved again and again.
     const isDue = (isTime || isStep) && this.#unproven.length === 0;
@@ -273,7 +275,8 @@ export class RunSaves {
     const { step } = progress;
     this.#unproven = [...this.#unproven, step];
     this.#begun.add(step);
-    const extra = extraOf(this.#record(progress));
+    const hashed = await progress.hash?.();
+    const extra = extraOf({ ...this.#record(progress), hash: hashed?.hash });
     const options = { directory: this.#directory, step, group: background, extra };
     const isBeside = 'capture' in saving;
     const captured = isBeside ? await saving.capture().catch(asFailure) : undefined;

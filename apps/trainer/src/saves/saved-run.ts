@@ -36,6 +36,8 @@ export interface SavedRun {
    * bit.
    */
   readonly numericClasses: readonly string[];
+  /** The hash of weights and optimizer state, with --hash-every. */
+  readonly hash?: string | undefined;
   /**
    * Tables of tiles for products on GPUs, by what they were measured on: the adapter and its
    * kernels. A run that goes on takes them.
@@ -108,6 +110,14 @@ function differencesOf(
       is: textOf(now[name]),
     }))
     .filter(({ was, is }) => was !== is);
+}
+
+/** The flags that decide what steps come to and whose values differ, with both values. */
+export function decidingDifferences(
+  one: Partial<RunConfig>,
+  other: RunConfig,
+): ReturnType<typeof differencesOf> {
+  return [...differencesOf('fixed', one, other), ...differencesOf('told', one, other)];
 }
 
 /**

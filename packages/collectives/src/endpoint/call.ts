@@ -37,6 +37,8 @@ export interface CallSpec {
    * @internal
    */
   readonly hosts?: HostPlan | undefined;
+  /** See LayoutDetails. */
+  readonly tree?: readonly number[] | undefined;
   /** The time without any progress after which the call fails. */
   readonly timeoutMs: number;
 }
@@ -108,8 +110,8 @@ export class Call {
   }
 
   get description(): string {
-    const { signature, sequence, counts, hosts, identity } = this.spec;
-    return describeCall(signature, sequence, { counts, hosts: hosts?.hostOf, identity });
+    const { signature, sequence, counts, hosts, tree, identity } = this.spec;
+    return describeCall(signature, sequence, { counts, hosts: hosts?.hostOf, tree, identity });
   }
 
   /** See CallSpec. */

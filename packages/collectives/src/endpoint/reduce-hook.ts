@@ -20,7 +20,7 @@ export interface ReduceHookOptions extends ReduceOptions {
  * in f32, rounded to the dtype once. Results are equal bit for bit between ranks and transports
  * only if a hook does exactly that. `output` may be one of the parts. Large operations come in
  * segments, one after another within a call. A rejection ends the job. `inputDtype` and `divisor`
- * are set only with the option `hosts`.
+ * are set only with the option `hosts`, `merges` only with a `tree`.
  */
 export type ReduceHook = (
   parts: readonly Uint8Array[],

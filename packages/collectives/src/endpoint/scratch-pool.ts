@@ -2,6 +2,8 @@
 // so that repeated calls of the same sizes allocate nothing. Each rank has one pool, which is freed
 // with it.
 
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
+
 /**
  * Sizes are rounded up to a multiple of this, and to a quarter of a power of two, so that similar
  * sizes share buffers.
@@ -82,7 +84,7 @@ export class ScratchPool {
 }
 
 function roundUp(byteLength: number): number {
-  const quarter = 2 ** Math.floor(Math.log2(Math.max(1, byteLength))) / 4;
+  const quarter = pow64(2, floorLog2(Math.max(1, byteLength))) / 4;
   const step = Math.max(GRAIN_BYTES, quarter);
   return Math.ceil(byteLength / step) * step;
 }

@@ -3,10 +3,12 @@
 
 import { byteSize, type ReduceOp, type ReduceOptions, type WireFormat } from '@shardweave/dtypes';
 import { countedParts, evenParts, type PartLayout, partBytes } from '../algorithms/part-layout.js';
+import type { TreeCall } from '../algorithms/tree-sums.js';
 import { WIRE_DTYPES, type WireDType } from '../call-signature.js';
 import type { CollectiveUsageError } from '../errors.js';
 import { hashNumbers } from '../hash-numbers.js';
 import type { CompressionOptions, MoveOptions, ReduceCallOptions } from './process-group.js';
+import { complaintOfTree, treeCall } from './tree-call.js';
 import { complaintOfTimeLimit, complaintOfWire, kindOf, shown } from './value-checks.js';
 
 const REDUCE_OPS: readonly ReduceOp[] = ['sum', 'mean', 'max', 'min'];
@@ -80,16 +82,22 @@ export class CallArguments {
     }
   }
 
-  /** Divides `whole`, which has all ranks' parts; `part` is this rank's part. */
+  /**
+   * Divides `whole`, which has all ranks' parts; `part` is this rank's part. With a tree both have
+   * as many of them, one after the other, as there are nodes.
+   */
   division(
     call: string,
     part: Uint8Array,
     whole: { readonly name: string; readonly bytes: Uint8Array },
     { dtype = 'u8', counts }: { dtype?: WireDType; counts?: readonly number[] },
+    tree?: TreeCall,
   ): Division {
+    const numParts = tree?.sums.length ?? 1;
+    const numWholes = tree?.nodes[this.#rank]?.length ?? 1;
     if (counts === undefined) {
-      const { byteLength } = part;
-      this.bytes(call, whole.name, whole.bytes, byteLength * this.#worldSize);
+      const byteLength = part.byteLength / numParts;
+      this.bytes(call, whole.name, whole.bytes, byteLength * this.#worldSize * numWholes);
       return { layout: evenParts(this.#worldSize, byteLength), byteLength, layoutHash: 0 };
     }
     const isCount = (count: number) => Number.isSafeInteger(count) && count >= 0;
@@ -100,7 +108,7 @@ export class CallArguments {
       );
     }
     const layout = countedParts(counts, byteSize(dtype));
-    const own = partBytes(layout, this.#rank);
+    const own = partBytes(layout, this.#rank) * numParts;
     if (part.byteLength !== own) {
       const count = counts[this.#rank];
       throw this.#error(
@@ -109,8 +117,33 @@ export class CallArguments {
       );
     }
     const byteLength = layout.offsets.at(-1)!;
-    this.bytes(call, whole.name, whole.bytes, byteLength);
+    this.bytes(call, whole.name, whole.bytes, byteLength * numWholes);
     return { layout, byteLength, layoutHash: hashNumbers(counts) };
+  }
+
+  /** The tree of a sum; undefined where parts are added in rank order. */
+  tree(call: string, { tree, dtype, op, wire }: ReduceCallOptions): TreeCall | undefined {
+    if (tree === undefined) {
+      return undefined;
+    }
+    const complaint = complaintOfTree(tree, this.#worldSize);
+    if (complaint !== undefined) {
+      throw this.#error(call, complaint);
+    }
+    if (dtype !== 'f32' || op !== 'sum' || (wire ?? 'exact') !== 'exact') {
+      const got = [op, dtype, ...(wire === undefined ? [] : [`wire ${wire}`])].join(' ');
+      throw this.#error(call, `expected an exact sum of f32 with a tree, got ${got}.`);
+    }
+    const made = treeCall(tree);
+    const sum = made.sums[0]!.node;
+    if (call === 'allReduce' && sum.end - sum.first < tree.leaves) {
+      const got = `${made.sums.at(-1)!.node.end - sum.first}`;
+      throw this.#error(
+        call,
+        `expected all ${tree.leaves} leaves of the tree, got ${got}. Sums of some leaves are for reduceScatter.`,
+      );
+    }
+    return made;
   }
 
   /**
@@ -201,6 +234,15 @@ export class CallArguments {
         call,
         'input lies in output, which a compressed call would round. Copy it.',
       );
+    }
+  }
+
+  /** Refuses a sum in the order of a tree that lies in what is added. */
+  noTreeOverlap(call: string, input: Uint8Array, output: Uint8Array): void {
+    const start = output.byteOffset - input.byteOffset;
+    const isApart = start >= input.byteLength || start + output.byteLength <= 0;
+    if (input.buffer === output.buffer && !isApart) {
+      throw this.#error(call, 'input and output overlap, expected none with a tree.');
     }
   }
 

@@ -5,7 +5,7 @@ import type { CallSignature, OperationName } from '../call-signature.js';
 import type { Call } from '../endpoint/call.js';
 import { HostPlan } from '../endpoint/host-plan.js';
 import { GroupClosedError } from '../errors.js';
-import { hashText } from '../hash-numbers.js';
+import { hashNumbers, hashText } from '../hash-numbers.js';
 import { CallCounts } from './call-counts.js';
 import type {
   BarrierOptions,
@@ -23,6 +23,7 @@ export interface CallShape {
   readonly layout?: number;
   readonly counts?: readonly number[] | undefined;
   readonly wire?: WireFormat | undefined;
+  readonly tree?: readonly number[] | undefined;
 }
 
 type CallOptions = MoveOptions & Partial<RootedOptions & ReduceCallOptions & BarrierOptions>;
@@ -78,13 +79,15 @@ export class CallRunner {
         call: what.operation,
       });
     }
-    const hosts = options.op === undefined ? undefined : this.hosts;
+    const { tree } = what;
+    const hosts = options.op === undefined || tree !== undefined ? undefined : this.hosts;
     const { identity } = options;
     const identityHash = identity === undefined ? 0 : hashText(identity);
+    const treeHash = tree === undefined ? 0 : hashNumbers(tree);
     const signature: CallSignature = {
       operation: what.operation,
       byteLength: what.byteLength,
-      layout: ((what.layout ?? 0) ^ (hosts?.hash ?? 0) ^ identityHash) >>> 0,
+      layout: ((what.layout ?? 0) ^ (hosts?.hash ?? 0) ^ treeHash ^ identityHash) >>> 0,
       dtype: what.wire === undefined ? (options.dtype ?? 'u8') : `f32 as ${what.wire}`,
       reduceOp: options.op ?? null,
       root: options.root ?? -1,
@@ -101,6 +104,7 @@ export class CallRunner {
       identity,
       elseAbort: options.elseAbort,
       hosts,
+      tree,
       timeoutMs,
     };
     const startMs = endpoint.clock.now();

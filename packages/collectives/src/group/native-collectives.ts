@@ -4,6 +4,7 @@
 
 import type { ReduceOptions } from '@shardweave/dtypes';
 import type { PartLayout } from '../algorithms/part-layout.js';
+import type { TreeCall } from '../algorithms/tree-sums.js';
 import type { Call } from '../endpoint/call.js';
 
 /**
@@ -33,6 +34,17 @@ export interface NativeCollectives {
     input: Uint8Array,
     output: Uint8Array,
     options: ReduceOptions,
+  ): Promise<void>;
+  /**
+   * A reduceScatter, or an allReduce where `layout` is undefined, in the order of a tree. Absent:
+   * such sums go by messages.
+   */
+  sumTree?(
+    call: Call,
+    input: Uint8Array,
+    output: Uint8Array,
+    layout: PartLayout | undefined,
+    tree: TreeCall,
   ): Promise<void>;
   broadcast(call: Call, buffer: Uint8Array, root: number): Promise<void>;
   gather(call: Call, input: Uint8Array, output: Uint8Array | null, root: number): Promise<void>;

@@ -4,6 +4,7 @@
 import type { ReduceOp, WireFormat } from '@shardweave/dtypes';
 import type { OperationName, WireDType } from '../call-signature.js';
 import type { StartOrder } from './start-order.js';
+import type { TreeOptions } from './tree-call.js';
 
 /**
  * The options of every call of a group: its time limit, its name in traces, and what ranks compare.
@@ -70,6 +71,14 @@ export interface PartsOptions extends MoveOptions, CompressionOptions {
 export interface ReduceCallOptions extends CallOptions, CompressionOptions {
   readonly dtype: WireDType;
   readonly op: ReduceOp;
+  /**
+   * The leaves that the ranks hold of a tree, in the order of which their sums of f32 are added, so
+   * that bits don't depend on who holds which. `input` then has the sums of this rank's largest
+   * nodes, one after the other, and `output` those of all leaves of the call: in allReduce all
+   * leaves of the tree, and so one. Neither wire nor hosts change such a sum. Default: one part a
+   * rank, in rank order.
+   */
+  readonly tree?: TreeOptions;
 }
 
 /** The options of `reduceScatter`: those of a reduction, and the size of each rank's part. */

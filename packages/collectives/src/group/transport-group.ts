@@ -12,9 +12,11 @@ import {
   type Compression,
   reduceScatterCompressed,
 } from '../algorithms/compressed.js';
-import { evenParts } from '../algorithms/part-layout.js';
+import { evenParts, type PartLayout } from '../algorithms/part-layout.js';
 import { reduceScatter } from '../algorithms/reduce-scatter.js';
 import { broadcast, gather } from '../algorithms/rooted.js';
+import { type TreeCall, treeAllReduce, treeReduceScatter } from '../algorithms/tree-sums.js';
+import type { Call } from '../endpoint/call.js';
 import type { Endpoint } from '../endpoint/endpoint.js';
 import { CallArguments, type CallCompression, type Division } from './call-arguments.js';
 import { CallRunner, type CallShape } from './call-runner.js';
@@ -128,11 +130,20 @@ export class TransportGroup implements ProcessGroup {
     this.#arguments.options(name, options, '{ dtype, op }');
     this.#arguments.buffer(name, 'input', input);
     this.#arguments.buffer(name, 'output', output);
-    const reduce = this.#arguments.reduceOptions(name, output.byteLength, options);
+    const tree = this.#arguments.tree(name, options);
+    const partBytes = output.byteLength / (tree?.sums.length ?? 1);
+    const reduce = this.#arguments.reduceOptions(name, partBytes, options);
     const whole = { name: 'input', bytes: input };
-    const division = this.#arguments.division(name, output, whole, options);
-    this.#arguments.noOverlap(name, output, input, division.layout.offsets[this.rank]!);
+    const division = this.#arguments.division(name, output, whole, options, tree);
     const { layout } = division;
+    if (tree !== undefined) {
+      this.#arguments.noTreeOverlap(name, input, output);
+      const shape = { ...divided(name, division, options), tree: tree.numbers };
+      return this.#calls.collective(shape, options, (call) =>
+        sumTree(this.#native, call, { input, output, layout, tree }),
+      );
+    }
+    this.#arguments.noOverlap(name, output, input, layout.offsets[this.rank]!);
     const wire = this.#arguments.compression(name, input, options, this.#options.wire);
     const shape = { ...divided(name, division, options), wire: wire?.format };
     const { op } = reduce;
@@ -153,10 +164,22 @@ export class TransportGroup implements ProcessGroup {
     this.#arguments.options('allReduce', options, '{ dtype, op }');
     this.#arguments.buffer('allReduce', 'input', input);
     this.#arguments.buffer('allReduce', 'output', output);
-    const { byteLength } = input;
+    const tree = this.#arguments.tree('allReduce', options);
+    const { byteLength } = tree === undefined ? input : output;
     const reduce = this.#arguments.reduceOptions('allReduce', byteLength, options);
-    this.#arguments.bytes('allReduce', 'output', output, byteLength);
+    if (tree === undefined) {
+      this.#arguments.bytes('allReduce', 'output', output, byteLength);
+    } else {
+      const numNodes = tree.nodes[this.rank]!.length;
+      this.#arguments.bytes('allReduce', 'input', input, byteLength * numNodes);
+    }
     this.#arguments.noOverlap('allReduce', input, output, 0);
+    if (tree !== undefined) {
+      const shape = { operation: 'allReduce', byteLength, tree: tree.numbers } as const;
+      return this.#calls.collective(shape, options, (call) =>
+        sumTree(this.#native, call, { input, output, tree }),
+      );
+    }
     const wire = this.#arguments.compression('allReduce', input, options, this.#options.wire);
     const shape = { operation: 'allReduce', byteLength, wire: wire?.format } as const;
     await this.#calls.collective(shape, options, (call) =>
@@ -319,4 +342,24 @@ function divided(
   { counts }: PartsOptions,
 ): CallShape {
   return { operation, byteLength, layout: layoutHash, counts };
+}
+
+/** A reduceScatter, or an allReduce where `layout` is undefined, in the order of a tree. */
+function sumTree(
+  engine: NativeCollectives | undefined,
+  call: Call,
+  what: {
+    readonly input: Uint8Array;
+    readonly output: Uint8Array;
+    readonly layout?: PartLayout;
+    readonly tree: TreeCall;
+  },
+): Promise<void> {
+  const { input, output, layout, tree } = what;
+  if (engine?.sumTree !== undefined) {
+    return engine.sumTree(call, input, output, layout, tree);
+  }
+  return layout === undefined
+    ? treeAllReduce(call, input, output, tree)
+    : treeReduceScatter(call, input, output, layout, tree);
 }

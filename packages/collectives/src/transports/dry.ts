@@ -6,6 +6,7 @@
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
 import { GATHER_ALL_MAX_BYTES, smallAllReduceBytes } from '../algorithms/all-reduce.js';
 import { balancedParts, type PartLayout, partBytes, partOf } from '../algorithms/part-layout.js';
+import { type TreeCall, treeParts } from '../algorithms/tree-sums.js';
 import type { Call } from '../endpoint/call.js';
 import { Endpoint } from '../endpoint/endpoint.js';
 import { CollectiveUsageError } from '../errors.js';
@@ -127,6 +128,23 @@ class DryCollectives implements NativeCollectives {
     }
   }
 
+  async sumTree(
+    call: Call,
+    input: Uint8Array,
+    output: Uint8Array,
+    layout: PartLayout | undefined,
+    tree: TreeCall,
+  ): Promise<void> {
+    const parts = layout ?? treeParts(call, output.byteLength);
+    countScatter(call, parts, tree);
+    if (layout === undefined) {
+      countAllToAll(call, parts);
+    }
+    if (output.byteLength <= COPIED_BYTES) {
+      output.set(input.subarray(0, output.byteLength));
+    }
+  }
+
   async broadcast(call: Call, buffer: Uint8Array, root: number): Promise<void> {
     const { byteLength } = buffer;
     if (call.rank === root) {
@@ -160,9 +178,12 @@ function countAllToAll(call: Call, layout: PartLayout): void {
   call.bytesReceived += layout.offsets.at(-1)! - own;
 }
 
-/** Counts a call in which each rank gets its own part of all others. */
-function countScatter(call: Call, layout: PartLayout): void {
+/** Counts a call in which each rank gets its own part of all others, with a tree of each node. */
+function countScatter(call: Call, layout: PartLayout, tree?: TreeCall): void {
   const own = partBytes(layout, call.rank);
-  call.bytesSent += layout.offsets.at(-1)! - own;
-  call.bytesReceived += own * (call.worldSize - 1);
+  const numNodes = (rank: number) => tree?.nodes[rank]?.length ?? 1;
+  call.bytesSent += (layout.offsets.at(-1)! - own) * numNodes(call.rank);
+  for (const peer of call.peers) {
+    call.bytesReceived += own * numNodes(peer);
+  }
 }

@@ -76,7 +76,7 @@ export function orthonormalize(p: Float32Array, rows: number, rank: number): voi
     }
     let squared = 0;
     for (let i = 0; i < rows; i++) {
-      squared += p[i * rank + k]! ** 2;
+      squared += p[i * rank + k]! * p[i * rank + k]!;
     }
     const scale = squared === 0 ? 0 : 1 / Math.sqrt(squared);
     for (let i = 0; i < rows; i++) {

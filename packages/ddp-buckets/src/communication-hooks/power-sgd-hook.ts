@@ -4,6 +4,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { fnv1a } from '@shardweave/dtypes';
+import { cosPi64, log64 } from '@shardweave/dtypes/float64';
 import {
   above,
   allOptional,
@@ -304,7 +305,7 @@ function draw(q: Float32Array, key: string): void {
     return state / 0x7fffffff;
   };
   for (let i = 0; i < q.length; i++) {
-    q[i] = Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
+    q[i] = Math.sqrt(-2 * log64(uniform())) * cosPi64(2 * uniform());
   }
 }
 

@@ -7,6 +7,7 @@ import {
   checkState,
   convertBytes,
   type ExpectedEntry,
+  PartRoom,
   writeTensor,
 } from '@shardweave/nn/flat';
 import { isFloat, type Tensor } from '@shardweave/tensor-core';
@@ -102,7 +103,7 @@ async function writeLocal(root: Instance, entries: ReadonlyMap<string, StateEntr
   for (const [name, buffer] of root.wrapper.namedBuffers()) {
     const entry = entries.get(name);
     if (entry !== undefined) {
-      await writeTensor(buffer, name, entry);
+      await writeTensor(buffer, name, entry, new PartRoom());
     }
   }
 }

@@ -13,9 +13,11 @@ import {
   type HeldCall,
   type HeldPart,
   type HeldRanks,
+  type PartRoom,
   partsOfEntry,
   type ReadParameter,
   restSize,
+  whenSettled,
 } from '@shardweave/nn/flat';
 import { byteSize, type Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError, FsdpStateError } from '../errors.js';
@@ -128,7 +130,7 @@ function partOf(
       const whole = await gatherWhole(root, unit, { operation, toFirst });
       return whole && (async (parameter) => whole.slice(...bytesIn(unit, parameter)));
     },
-    write: (given) => setGiven(root, unit, given, operation),
+    write: (given, room) => setGiven(root, unit, given, { operation, room }),
     elementsOf: isNormExchanged(root, unit)
       ? (index) => elementsOf(root, unit, { index, operation })
       : undefined,
@@ -237,11 +239,11 @@ async function setGiven(
   root: Instance,
   unit: ShardedUnit,
   given: GivenParameters,
-  operation: string,
+  { operation, room }: { readonly operation: string; readonly room: PartRoom },
 ): Promise<void> {
   const isWhole = given.size === unit.parameters.length;
   if (isWhole && !unit.isSummoned && unit.values.home === undefined) {
-    await writeParts(unit, given);
+    await writeParts(unit, given, room);
   } else if (isWhole && !unit.isSummoned) {
     await unit.values.write(await readShard(unit, given));
   } else {
@@ -260,7 +262,11 @@ async function setGiven(
  * Writes this rank's shard of a unit whose parameters all have entries, and which rests on the
  * device: a large one is never on the host as a whole.
  */
-async function writeParts(unit: ShardedUnit, given: GivenParameters): Promise<void> {
+async function writeParts(
+  unit: ShardedUnit,
+  given: GivenParameters,
+  room: PartRoom,
+): Promise<void> {
   const { dtype } = unit.flat;
   const size = byteSize(dtype);
   for (const [index, { tensor }] of unit.parameters.entries()) {
@@ -269,10 +275,15 @@ async function writeParts(unit: ShardedUnit, given: GivenParameters): Promise<vo
       continue;
     }
     const range = { first, count: length };
-    for await (const part of partsOfEntry(...given.get(tensor)!, { dtype, range })) {
-      // Half a word at a parameter's end is followed by padding.
-      const words = new Uint8Array(Math.ceil(part.bytes.byteLength / 4) * 4);
-      words.set(part.bytes);
+    for await (const part of partsOfEntry(...given.get(tensor)!, { dtype, range, room })) {
+      const { bytes } = part;
+      let words = bytes;
+      if (bytes.byteLength % 4 !== 0) {
+        // Half a word at a parameter's end is followed by padding.
+        words = new Uint8Array(Math.ceil(bytes.byteLength / 4) * 4);
+        words.set(bytes);
+      }
+      await whenSettled(unit.flat.storage);
       await unit.values.write(words, (start + part.first - first) * size);
     }
   }

@@ -1,6 +1,7 @@
 // The header of a file: its version, its metadata, and the name, type, shape and place of each
 // tensor, all of them checked.
 
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import { GgufModelError } from '../errors.js';
 import {
   type GgufTensorType,
@@ -139,7 +140,7 @@ function alignmentOf(metadata: ReadonlyMap<string, GgufValue>): number {
     value: DEFAULT_ALIGNMENT,
   };
   const isPower =
-    typeof value === 'number' && Number.isInteger(Math.log2(value)) && value <= MAX_ALIGNMENT;
+    typeof value === 'number' && value === pow64(2, floorLog2(value)) && value <= MAX_ALIGNMENT;
   if (type !== 'u32' || !isPower) {
     throw new GgufModelError(
       `openGguf: expected general.alignment to be a power of two up to ${MAX_ALIGNMENT} (u32), got ${String(value)} (${type}). The file is damaged.`,

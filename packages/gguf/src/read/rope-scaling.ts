@@ -11,7 +11,7 @@ import type { Gguf } from './open-gguf.js';
  * Lengths of texts for which a model was first trained: Llama 3's, then others. Each that gives the
  * factors is as good as the right one, since only the factors count.
  */
-const LENGTHS = [8192, ...Array.from({ length: 17 }, (_, i) => 2 ** (i + 4))];
+const LENGTHS = [8192, ...Array.from({ length: 17 }, (_, i) => 16 << i)];
 /** Converters compute the factors in f32, and some of them frequencies too. */
 const TOLERANCE = 1e-3;
 

@@ -15,6 +15,6 @@ export function l2Normalize(x: Tensor): Tensor {
  * square, since the slope of a root at 0 is infinite: a row of zeros has a finite gradient.
  */
 export function squaredNorms(x: Tensor): Tensor {
-  const least = x.device.full([], EPSILON ** 2);
+  const least = x.device.full([], EPSILON * EPSILON);
   return maximum(sum(square(x), { axis: 1, keepDims: true }), least);
 }

@@ -1,6 +1,7 @@
 // Draws a token from one row of logits. This happens on the host, since one row is too little work
 // for a device.
 
+import { exp64 } from '@shardweave/dtypes/float64';
 import {
   above,
   atLeast,
@@ -67,7 +68,7 @@ export function drawToken(
   const most = logits[best]!;
   const weightOf = (token: number) => {
     const logit = logits[token]!;
-    return logit === most ? 1 : Math.exp((logit - most) / temperature); // Infinity - Infinity is NaN
+    return logit === most ? 1 : exp64((logit - most) / temperature); // Infinity - Infinity is NaN
   };
   if (topK >= logits.length && topP === 1 && minP === 0) {
     return drawFromAll({ numTokens: logits.length, best, uniform }, weightOf);

@@ -3,6 +3,7 @@
 // same gradients, on however many ranks. Clipping moves no gradient: the optimizer's kernel takes
 // the factor as its gradScale.
 
+import { pow64 } from '@shardweave/dtypes/float64';
 import { type Device, isTensor, type Tensor } from '@shardweave/tensor-core';
 import { atLeast, checkOptions, type OptionRules, optional, shown } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
@@ -339,7 +340,7 @@ function ownValues(
       // The device returns nodes of a level of its own; this keeps those that lie below the place.
       const inside = nodes[i]!.filter(
         (node) =>
-          node.level <= level && Math.floor(node.index / 2 ** (level - node.level)) === index,
+          node.level <= level && Math.floor(node.index / pow64(2, level - node.level)) === index,
       );
       values[slot] = joinNormValues(inside, isMax);
     }

@@ -11,7 +11,7 @@ import type { Tensor } from '@shardweave/tensor-core';
 import type { ElementRange } from '../host-tensor.js';
 import type { Module } from '../module.js';
 import type { FlatProgress } from './held-flats.js';
-import type { GivenEntry, StateDictPlaces } from './state-entry.js';
+import type { GivenEntry, PartRoom, StateDictPlaces } from './state-entry.js';
 
 /** The key under which a wrapper says what it holds; another copy of the package finds it, too. */
 export const HELD: unique symbol = Symbol.for('@shardweave/nn/held');
@@ -92,7 +92,7 @@ export interface HeldPart {
    */
   readWhole(options: { readonly toFirst: boolean }): Promise<ReadParameter | undefined>;
   /** Sets parameters, of whose entries it may read no more than this process keeps. */
-  write(given: GivenParameters): Promise<void>;
+  write(given: GivenParameters, room: PartRoom): Promise<void>;
   /** Frees copies of values that a load by pieces has replaced. */
   dropCopies(): void;
   /**

@@ -9,7 +9,13 @@ import { readWords } from '../flat/read-words.js';
 import type { ElementRange } from '../host-tensor.js';
 import { dropRecipe, fillDeferred } from '../parameters/deferred-parameter.js';
 import { ALONE, type AtRest, type HeldCall, type HeldPart, type HeldRanks } from './held.js';
-import { entryBytes, type GivenEntry, partsOfEntry } from './state-entry.js';
+import {
+  entryBytes,
+  type GivenEntry,
+  type PartRoom,
+  partsOfEntry,
+  whenSettled,
+} from './state-entry.js';
 
 /**
  * What a process holds of plain parameters.
@@ -33,13 +39,13 @@ export function plainAtRest(
     isWriting: ranks.isFirst,
     readLater: readTensor,
     readWhole: async () => readTensor,
-    write: async (given) => {
+    write: async (given, room) => {
       for (const [parameter, entry] of given) {
         if (parameter.blocks !== undefined) {
           parameter.storage.fill(); // what is written are its words
           dropRecipe(parameter);
         }
-        await writeTensor(masterOf(parameter), ...entry);
+        await writeTensor(masterOf(parameter), ...entry, room);
         markCopies([parameter], operation);
       }
     },
@@ -67,15 +73,21 @@ async function readTensor(parameter: Tensor, part?: ElementRange): Promise<Uint8
  * Writes an entry that checkState has let pass into a tensor, which converts floats on its device.
  * @throws {StateDictError} for a lazy tensor that gives another number of bytes
  */
-export async function writeTensor(tensor: Tensor, name: string, entry: GivenEntry): Promise<void> {
+export async function writeTensor(
+  tensor: Tensor,
+  name: string,
+  entry: GivenEntry,
+  room: PartRoom,
+): Promise<void> {
   if (tensor.size === 0) {
     return;
   }
   const { device } = tensor;
   const dtype = entry.dtype as DType;
   if (dtype === tensor.dtype && 'read' in entry) {
-    for await (const { first, bytes } of partsOfEntry(name, entry, { dtype })) {
+    for await (const { first, bytes } of partsOfEntry(name, entry, { dtype, room })) {
       fillDeferred(tensor);
+      await whenSettled(tensor.storage);
       tensor.storage.write(bytes, (tensor.offset + first) * byteSize(dtype));
     }
     return;

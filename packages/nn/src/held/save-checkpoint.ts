@@ -10,14 +10,12 @@ import {
   saveOverRanks,
   writePart,
 } from '@shardweave/checkpoint';
-import type { Tensor } from '@shardweave/tensor-core';
 import { checkOptions, FLAG, OBJECT, type OptionRules, optional } from '../check-options.js';
-import { pieceOf } from '../flat/layout/flat-plan.js';
 import type { CapturedModule } from './captured-module.js';
-import type { HeldCall } from './held.js';
-import { type AnyOptimizer, type FlatProgress, OPTIMIZER } from './held-flats.js';
-import { HeldModule, type PiecesOptions } from './held-module.js';
+import { type AnyOptimizer, OPTIMIZER } from './held-flats.js';
+import type { HeldModule } from './held-module.js';
 import { type ModelAtRest, type Models, whileAtRest } from './model-at-rest.js';
+import { byPieces, savedModule, sharingOf } from './saved-module.js';
 
 /** Options of saveCheckpoint: what else goes into the save. */
 export interface SaveCheckpointOptions {
@@ -57,9 +55,6 @@ const LOAD_RULES: OptionRules<LoadCheckpointOptions> = {
   ...SAVED_RULES,
   strict: optional(FLAG),
 };
-
-/** What of a model is saved. */
-type Saved = Pick<SaveCheckpointOptions, 'optimizer' | 'onlyTrained'>;
 
 /**
  * Saves parameters, buffers and, if asked, optimizer state, in place of the save that is there. All
@@ -188,42 +183,6 @@ export async function loadCheckpoint(
     });
     return save!.extra;
   });
-}
-
-function byPieces(operation: string): HeldCall {
-  return { operation, by: 'pieces', isLoad: false };
-}
-
-function savedModule(
-  { parts, names, buffers }: ModelAtRest,
-  { optimizer, onlyTrained }: Saved,
-  { hasBuffers }: { readonly hasBuffers: boolean },
-): HeldModule {
-  const parameters = new Map<Tensor, string>();
-  for (const { parameters: tensors, suffix } of parts) {
-    for (const tensor of tensors) {
-      parameters.set(tensor, `${names.get(tensor)!}${suffix}`);
-    }
-  }
-  return new HeldModule({
-    parameters,
-    buffers: hasBuffers ? buffers.map(({ name, buffer }) => [name, buffer] as const) : [],
-    optimizer,
-    onlyTrained,
-    groupNames: names, // without suffixes, and so equal on all ranks
-  });
-}
-
-/** What the ranks agree on for each flat, and which of them this process writes. */
-function sharingOf({ parts, ranks }: ModelAtRest): PiecesOptions {
-  const partOf = new Map(
-    parts.flatMap((part) => part.parameters.map((tensor) => [pieceOf(tensor).flat, part] as const)),
-  );
-  return {
-    isWriter: ranks.isWriting,
-    agree: (flat: Tensor, own: FlatProgress) => partOf.get(flat)!.agreeOnProgress(own),
-    isWriting: (flat: Tensor) => ranks.isWriting && partOf.get(flat)!.isWriting,
-  };
 }
 
 /** Whether a saved name is that of a parameter which other ranks have under another suffix. */

@@ -15,6 +15,7 @@ import {
   convertBytes,
   digestOf,
   type GivenEntry,
+  PartRoom,
   type StateDict,
   type StateDictPlaces,
   type StateEntry,
@@ -162,6 +163,7 @@ export async function loadStateDict(
       return ranks.isAlone ? '' : digestOf(comparedEntries(held, state));
     });
     await ranks.agree(operation, async () => {
+      const room = new PartRoom();
       for (const part of parts) {
         const given = new Map(
           part.parameters.flatMap((tensor) => {
@@ -173,13 +175,13 @@ export async function loadStateDict(
           }),
         );
         if (given.size > 0) {
-          await part.write(given);
+          await part.write(given, room);
         }
       }
       for (const { name, buffer } of buffers) {
         const entry = state.get(name);
         if (entry !== undefined) {
-          await writeTensor(buffer, name, entry);
+          await writeTensor(buffer, name, entry, room);
         }
       }
     });

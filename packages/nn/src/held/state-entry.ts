@@ -1,7 +1,7 @@
 // One tensor of a state dict: its bytes on the host, on the device, or read when they are wanted.
 
 import { byteSize, FNV_BASIS, fnv1a, fromF32Array, toF32Array } from '@shardweave/dtypes';
-import { type DType, elementCountOf, type Tensor } from '@shardweave/tensor-core';
+import { type DType, elementCountOf, type Storage, type Tensor } from '@shardweave/tensor-core';
 import { StateDictError } from '../errors.js';
 import type { ElementRange, FileDType, HostTensor, LazyTensor } from '../host-tensor.js';
 
@@ -44,8 +44,37 @@ export async function bytesOf(
   entry: GivenEntry,
   dtype: DType,
   part?: ElementRange,
+  room?: PartRoom,
 ): Promise<Uint8Array> {
-  return convertBytes(await entryBytes(name, entry, part), entry.dtype as DType, dtype);
+  return convertBytes(await entryBytes(name, entry, part, room), entry.dtype as DType, dtype);
+}
+
+/**
+ * Waits until what is written into a storage goes right there. Bytes that wait in the queue behind
+ * work that uses it are copies, which stay as long as those of Note [one room].
+ */
+export async function whenSettled(storage: Storage): Promise<void> {
+  const { backend } = storage.device;
+  await (backend.settle?.(storage.view().buffer) ?? backend.whenWritable?.());
+}
+
+/**
+ * Where the parts of entries are read, one after another.
+ *
+ * Note [one room]
+ * Bytes that each part had for itself would stay until garbage is collected: 570 MiB of a model of
+ * 0.6B parameters were still there in its first step.
+ */
+export class PartRoom {
+  #bytes = new Uint8Array(0);
+
+  /** Room for so many bytes, in place of what was there. */
+  take(byteLength: number): Uint8Array {
+    if (this.#bytes.byteLength < byteLength) {
+      this.#bytes = new Uint8Array(byteLength);
+    }
+    return this.#bytes;
+  }
 }
 
 /** The most bytes of an entry that are on the host at once where it can be read in parts. */
@@ -53,19 +82,24 @@ const PART_BYTES = 8 * 2 ** 20;
 
 /**
  * The elements of an entry, or a range of them, one part after another, each as `bytesOf` gives it.
- * An entry that can only be read whole is one part.
+ * An entry that can only be read whole is one part. The bytes of one are gone when the next is
+ * asked for.
  */
 export async function* partsOfEntry(
   name: string,
   entry: GivenEntry,
-  { dtype, range }: { readonly dtype: DType; readonly range?: ElementRange },
+  {
+    dtype,
+    range,
+    room,
+  }: { readonly dtype: DType; readonly range?: ElementRange; readonly room: PartRoom },
 ): AsyncGenerator<ElementRange & { readonly bytes: Uint8Array }, void, undefined> {
   const { first, count } = range ?? { first: 0, count: elementCountOf(entry.shape) };
   const isCut = 'read' in entry ? entry.readPart !== undefined : entry.tensor === undefined;
   const most = isCut ? PART_BYTES / byteSize(dtype) : count;
   for (let done = 0; done < count; done += most) {
     const part = { first: first + done, count: Math.min(most, count - done) };
-    yield { ...part, bytes: await bytesOf(name, entry, dtype, isCut ? part : range) };
+    yield { ...part, bytes: await bytesOf(name, entry, dtype, isCut ? part : range, room) };
   }
 }
 
@@ -79,6 +113,7 @@ export async function entryBytes(
   name: string,
   entry: GivenEntry,
   part?: ElementRange,
+  room?: PartRoom,
 ): Promise<Uint8Array> {
   if (part !== undefined && !('readPart' in entry && entry.readPart !== undefined)) {
     const size = byteSize(entry.dtype as DType);
@@ -88,9 +123,11 @@ export async function entryBytes(
   if (!('read' in entry)) {
     return entry.tensor === undefined ? entry.data : entry.tensor.toBytes();
   }
-  const bytes = await (part === undefined ? entry.read() : entry.readPart!(part));
   const count = part?.count ?? elementCountOf(entry.shape);
   const byteLength = count * byteSize(entry.dtype as DType);
+  const bytes = await (part === undefined
+    ? entry.read()
+    : entry.readPart!(part, room?.take(byteLength)));
   if (bytes.byteLength !== byteLength) {
     throw new StateDictError(
       `loadStateDict: expected ${byteLength} bytes of '${name}', ${entry.dtype} [${entry.shape.join(', ')}], got ${bytes.byteLength}. What was loaded before it is mixed with it: load again.`,

@@ -1,5 +1,6 @@
 // Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019) with PyTorch's semantics.
 
+import { pow64 } from '@shardweave/dtypes/float64';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import {
   atLeast,
@@ -84,8 +85,8 @@ abstract class AdamBase extends Optimizer<AdamOptions> {
           beta2,
           eps,
           weightDecay,
-          biasCorrection1: 1 - beta1 ** group.step,
-          biasCorrection2: 1 - beta2 ** group.step,
+          biasCorrection1: 1 - pow64(beta1, group.step),
+          biasCorrection2: 1 - pow64(beta2, group.step),
           decoupled: this.isDecoupled,
         };
       }),

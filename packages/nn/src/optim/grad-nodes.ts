@@ -2,6 +2,7 @@
 // see Note [order of a norm]. A kernel reads each flat's gradient once, however many parameters
 // share it.
 
+import { pow64 } from '@shardweave/dtypes/float64';
 import { type Device, NORM_BLOCK_ELEMENTS, type Span, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
 import { pieceOf } from '../flat/layout/flat-plan.js';
@@ -69,7 +70,7 @@ function spansOf(nodes: readonly NormNode[], start: number, length: number): Spa
   const spans: { start: number; length: number; isOpen: boolean }[] = [];
   let at = 0;
   for (const { level } of nodes) {
-    const size = Math.min(2 ** level * NORM_BLOCK_ELEMENTS, length - at);
+    const size = Math.min(pow64(2, level) * NORM_BLOCK_ELEMENTS, length - at);
     const last = spans.at(-1);
     if (last?.isOpen === true && level === DEVICE_LEVEL) {
       last.length += size;

@@ -11,6 +11,7 @@
 // between any two blocks, and the result still has the same bits. For example, five blocks add up
 // as ((0 + 1) + (2 + 3)) + 4, and blocks 3 to 5 of eight are two nodes: block 3 alone, and (4 + 5).
 
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from '@shardweave/tensor-core';
 
 /** The blocks [start, end) of a parameter that has `total` blocks. */
@@ -35,7 +36,7 @@ export interface NormValue extends NormNode {
 }
 
 /** The level of the largest nodes that the device's kernel computes. */
-export const DEVICE_LEVEL = Math.log2(NORM_NODE_ELEMENTS / NORM_BLOCK_ELEMENTS);
+export const DEVICE_LEVEL = floorLog2(NORM_NODE_ELEMENTS / NORM_BLOCK_ELEMENTS);
 
 /**
  * The blocks of elements [start, start + length) of a parameter of `size` elements. `start` is a
@@ -57,14 +58,14 @@ export function blockRange(size: number, start: number, length: number): BlockRa
 export function normCover({ start, end, total }: BlockRange, maxLevel = 32): NormNode[] {
   const nodes: NormNode[] = [];
   // The last node may reach beyond the last block, since halves without blocks add nothing.
-  const limit = end === total ? 2 ** Math.ceil(Math.log2(total)) : end;
+  const limit = end === total ? pow64(2, floorLog2(2 * total - 1)) : end;
   for (let at = start; at < end; ) {
-    let level = Math.min(maxLevel, Math.floor(Math.log2(limit - at)));
-    while (at % 2 ** level !== 0) {
+    let level = Math.min(maxLevel, floorLog2(limit - at));
+    while (at % pow64(2, level) !== 0) {
       level -= 1;
     }
-    nodes.push({ level, index: at / 2 ** level });
-    at += 2 ** level;
+    nodes.push({ level, index: at / pow64(2, level) });
+    at += pow64(2, level);
   }
   return nodes;
 }
@@ -109,5 +110,5 @@ export function normOfRoots(roots: readonly number[], normType: number): number 
   if (normType === Infinity) {
     return total;
   }
-  return normType === 2 ? Math.fround(Math.sqrt(total)) : total ** (1 / normType);
+  return normType === 2 ? Math.fround(Math.sqrt(total)) : pow64(total, 1 / normType);
 }

@@ -1,6 +1,7 @@
 // Learning rates by step. Each schedule begins with a linear warm-up. Then the rate stays constant,
 // falls to 0 along half a cosine or a line, or stays constant until a final line to 0.
 
+import { cosPi64 } from '@shardweave/dtypes/float64';
 import {
   atLeast,
   checkOptions,
@@ -76,5 +77,5 @@ export function learningRateAt(step: number, options: ScheduleOptions): number {
     return lr * Math.min(1, (totalSteps - step) / options.decaySteps!);
   }
   const share = (step - warmupSteps) / (totalSteps - warmupSteps);
-  return kind === 'cosine' ? (lr / 2) * (1 + Math.cos(Math.PI * share)) : lr * (1 - share);
+  return kind === 'cosine' ? (lr / 2) * (1 + cosPi64(share)) : lr * (1 - share);
 }

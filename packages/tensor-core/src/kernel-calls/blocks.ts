@@ -6,6 +6,9 @@ import type { View } from '../view.js';
 /** The most rows of a in blockDots, for which b is decoded where it is multiplied. */
 export const BLOCK_DOTS_ROWS = 5;
 
+/** The most numbers of a row that a device need be able to round in blockDots. */
+export const QUANTIZED_ROW = 65536;
+
 /** The calls of the kernels of this file; the comments state what they compute. */
 export interface BlocksCalls {
   /**
@@ -33,6 +36,10 @@ export interface BlocksCalls {
    * blocks as those of decodeBlocks, and each number is rounded to a's dtype first. a is [m, k],
    * out [m, n] and bias [n], all dense floats, and m at most BLOCK_DOTS_ROWS. On the cpu device the
    * result has the bits of matmul over the decoded b.
+   *
+   * With `quantizesRows`, for f32 rows of at most QUANTIZED_ROW numbers, a device may round each 32
+   * numbers of a row of a to whole numbers of at most 127 times a scale, and multiply these. The
+   * cpu device does.
    */
   blockDots: {
     words: View;
@@ -43,5 +50,6 @@ export interface BlocksCalls {
     m: number;
     n: number;
     k: number;
+    quantizesRows: boolean;
   };
 }

@@ -3,6 +3,7 @@
 // back, and a step finds its cached bind groups again. A buffer is handed out whole. It may be
 // handed out as soon as it is freed, for one queue runs all commands in order.
 
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import type { Backend } from '../backend.js';
 import { LimitError, OutOfMemoryError, StateError } from '../errors.js';
 import { PriorityQueue } from '../priority-queue.js';
@@ -18,7 +19,7 @@ export function sizeClass(byteLength: number): number {
   if (byteLength <= SMALL_LIMIT) {
     return Math.max(SMALL_STEP, Math.ceil(byteLength / SMALL_STEP) * SMALL_STEP);
   }
-  const step = 2 ** Math.floor(Math.log2(byteLength - 1)) / CLASSES_PER_OCTAVE;
+  const step = pow64(2, floorLog2(byteLength - 1)) / CLASSES_PER_OCTAVE;
   return Math.ceil(byteLength / step) * step;
 }
 

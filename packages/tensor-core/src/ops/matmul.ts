@@ -5,7 +5,7 @@ import { byteSize } from '@shardweave/dtypes';
 import { checkNames, checkValue } from '../check-options.js';
 import type { Device } from '../device.js';
 import { ShapeError } from '../errors.js';
-import { BLOCK_DOTS_ROWS } from '../kernel-calls/blocks.js';
+import { BLOCK_DOTS_ROWS, QUANTIZED_ROW } from '../kernel-calls/blocks.js';
 import type { KernelCalls } from '../kernel-calls/kernel-calls.js';
 import {
   ACTIVATION_KINDS,
@@ -372,7 +372,13 @@ function runBlocks(b: Tensor, call: KernelCalls['matmul']): void {
   const { m, n, k, a, transposeB, out, bias } = call;
   if (transposeB && m <= BLOCK_DOTS_ROWS && a.dtype === b.dtype) {
     const { words, type } = b.blocks!;
-    b.device.run('blockDots', { words: words.view(), a, out, bias, type, m, n, k });
+    const { device } = b;
+    const quantizesRows =
+      device.backend.quantizesRows === true &&
+      !device.isGradEnabled &&
+      a.dtype === 'f32' &&
+      k <= QUANTIZED_ROW;
+    device.run('blockDots', { words: words.view(), a, out, bias, type, m, n, k, quantizesRows });
     return;
   }
   // Rows of an odd number of 16-bit elements do not begin at whole words.

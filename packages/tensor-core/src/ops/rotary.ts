@@ -2,6 +2,7 @@
 // dim / 2 of a head turn by position * frequency j. Angles are exact at any position, for they are
 // products of integers modulo a turn; in f32 they would be off by 0.008 at position 131,072.
 
+import { pow64 } from '@shardweave/dtypes/float64';
 import { checkNames, checkOptions, checkValue } from '../check-options.js';
 import type { Device } from '../device.js';
 import { ShapeError } from '../errors.js';
@@ -92,7 +93,7 @@ export function rotaryFrequencies(device: Device, options: RotaryFrequencyOption
   const half = headDim / 2;
   const words = new Uint32Array(2 * half);
   for (let j = 0; j < half; j++) {
-    const plain = base ** ((-2 * j) / headDim);
+    const plain = pow64(base, (-2 * j) / headDim);
     const turns = (scaling === undefined ? plain : stretched(plain, scaling)) / (2 * Math.PI);
     const high = Math.floor(turns * 2 ** 32);
     words[j] = high;

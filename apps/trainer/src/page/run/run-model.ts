@@ -124,6 +124,8 @@ export class RunModel {
       case 'warning':
         this.warnings.push(record.text);
         return;
+      case 'start':
+        return;
       case 'runEnd':
         this.end = record;
         return;

@@ -2,6 +2,7 @@
 
 import { add, affine, cast, isFloat, isTensor, type Tensor } from '@shardweave/tensor-core';
 import { shown } from '@shardweave/tensor-core/options';
+import { cutTokens } from '../../data/cut-rows.js';
 import type { MicroBatch } from '../../data/dataset.js';
 import type { OwnBatch } from '../../data/own-rows.js';
 import { NO_TARGET } from '../../data/rows.js';
@@ -99,16 +100,5 @@ function halvesOf(
     ];
   }
   const half = Math.ceil(batch.rows / 2);
-  const cut = (first: number, end: number): MicroBatch => {
-    const of = (values: Uint32Array) => values.subarray(first * seq, end * seq);
-    const { tokens, targets, segments, positions } = batch;
-    return {
-      ...batch,
-      ...{ rows: end - first, firstRow: batch.firstRow + first },
-      ...{ tokens: of(tokens), targets: of(targets) },
-      ...(segments && { segments: of(segments) }),
-      ...(positions && { positions: of(positions) }),
-    };
-  };
-  return [cut(0, half), cut(half, batch.rows)];
+  return [cutTokens(batch, 0, half, seq), cutTokens(batch, half, batch.rows, seq)];
 }

@@ -51,7 +51,7 @@ export async function layerNorms(
   const norm = await gradNorm(module, {
     onParameter: (parameter, own) => {
       const group = groups.get(parameter)!;
-      squares.set(group, (squares.get(group) ?? 0) + own ** 2);
+      squares.set(group, (squares.get(group) ?? 0) + own * own);
     },
   });
   return { norm, groups: new Map([...squares].map(([group, sum]) => [group, Math.sqrt(sum)])) };

@@ -3,6 +3,7 @@
 // few megabytes at a time.
 
 import type { ProcessGroup } from '@shardweave/collectives';
+import { pow64 } from '@shardweave/dtypes/float64';
 import type { AdamOptions, AdamW, Module } from '@shardweave/nn';
 import { flatHomeOf } from '@shardweave/nn/flat';
 import {
@@ -109,7 +110,10 @@ export class LayerUpdates {
       return [parameter.device.zeros([1]), squares(weights)];
     }
     const { tensors } = optimizer.stateOf(flat)!;
-    const [correction1, correction2] = betas.map((beta) => 1 - beta ** steps) as [number, number];
+    const [correction1, correction2] = betas.map((beta) => 1 - pow64(beta, steps)) as [
+      number,
+      number,
+    ];
     // Adam's part is lr * m / correction1 / (sqrt(v / correction2) + eps), and what the weights
     // were is (weights + that) / (1 - lr * weightDecay).
     const rate = lr / correction1;

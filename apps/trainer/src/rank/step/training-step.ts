@@ -47,6 +47,11 @@ export class TrainingStep {
     this.#scaler = config.precision === 'fp16' ? new GradScaler(strategy.module) : undefined;
   }
 
+  /** The scale that the losses of the next step have. */
+  get lossScale(): number {
+    return this.#scaler?.factor ?? 1;
+  }
+
   /** The state of the loss scaler, for a save; undefined where nothing is scaled. */
   get scaler(): GradScalerState | undefined {
     return this.#scaler?.stateDict();
@@ -65,7 +70,7 @@ export class TrainingStep {
    */
   async run(step: number, lr: number): Promise<StepOutcome> {
     const { device, strategy, group, data } = this.#options;
-    const lossScale = this.#scaler?.factor ?? 1;
+    const { lossScale } = this;
     const numTargets = await data.numTargets(step);
     if (numTargets === 0) {
       return { loss: Number.NaN, numTargets, gradNorm: Number.NaN, lossScale, isSkipped: true };

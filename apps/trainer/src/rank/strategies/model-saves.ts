@@ -1,10 +1,12 @@
 // How a rank's model comes into saves and out of them, the same under every strategy.
 
+import { hash } from 'node:crypto';
 import type { PieceReader, PieceStore } from '@shardweave/checkpoint';
 import { PeerFailedError } from '@shardweave/collectives';
 import {
   type CapturedModule,
   captureCheckpoint,
+  hashModel,
   type LazyTensor,
   lazyStateDict,
   loadCheckpoint,
@@ -41,6 +43,15 @@ export function savingOf(strategy: TaskStrategy): Saving {
   return isSavedBeside
     ? { capture: () => captureCheckpoint(module, { optimizer, onlyTrained }) }
     : { save: (store, extra) => saveCheckpoint(module, store, { optimizer, extra, onlyTrained }) };
+}
+
+/**
+ * The SHA-256 of what a save of the run would hold, the same for every strategy and number of
+ * ranks. Collective.
+ */
+export function hashOf({ module, optimizer, onlyTrained }: TaskStrategy): Promise<string> {
+  const sha256 = (bytes: Uint8Array) => hash('sha256', bytes, 'buffer');
+  return hashModel(module, { optimizer, onlyTrained, sha256 });
 }
 
 /** Loads a save of any strategy on any number of ranks, or only its weights. Collective. */

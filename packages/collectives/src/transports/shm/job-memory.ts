@@ -2,6 +2,8 @@
 // rank, and for each ordered pair of ranks a ring of bytes with its two positions. All of it is
 // zero at first. What one side writes lies in cache lines (64 bytes) of its own.
 
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
+
 /** The words (int32) of a rank's doorbell. */
 const BELL_WORDS = 16;
 
@@ -29,7 +31,7 @@ export interface RingMemory {
 /** The bytes of each ring, a power of two; the more ranks there are, the smaller it is. */
 export function defaultRingBytes(worldSize: number): number {
   const share = TOTAL_RING_BYTES / Math.max(1, worldSize * (worldSize - 1));
-  return Math.min(MAX_RING_BYTES, Math.max(MIN_RING_BYTES, 2 ** Math.floor(Math.log2(share))));
+  return Math.min(MAX_RING_BYTES, Math.max(MIN_RING_BYTES, pow64(2, floorLog2(share))));
 }
 
 export function allocateJobMemory(worldSize: number, ringBytes: number): SharedArrayBuffer {
@@ -61,7 +63,7 @@ export function ringOf(
 
 /** @throws {RangeError} unless a ring may have this many bytes */
 export function checkRingBytes(ringBytes: number): void {
-  const isPowerOfTwo = Number.isInteger(Math.log2(ringBytes));
+  const isPowerOfTwo = ringBytes === pow64(2, floorLog2(ringBytes));
   if (!isPowerOfTwo || ringBytes < MIN_RING_BYTES || ringBytes > 2 ** 30) {
     throw new RangeError(
       `createShmJob: expected ringBytes to be a power of two from ${MIN_RING_BYTES} to 2 ** 30, ` +

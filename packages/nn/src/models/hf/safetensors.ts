@@ -69,8 +69,8 @@ export async function openSafetensors(source: ByteSource): Promise<Safetensors<L
   const tensors = places.map(({ name, dtype, shape, start, end }) => {
     const read = () => readRange(source, from + start, end - start);
     const bytes = elementBytesOf(dtype);
-    const readPart = ({ first, count }: ElementRange) =>
-      readRange(source, from + start + first * bytes, count * bytes);
+    const readPart = ({ first, count }: ElementRange, into?: Uint8Array) =>
+      readRange(source, from + start + first * bytes, count * bytes, into);
     return [name, { dtype, shape, read, readPart }] as const;
   });
   return { tensors: new Map(tensors), metadata };
@@ -160,8 +160,9 @@ async function readRange(
   source: ByteSource,
   offset: number,
   byteLength: number,
+  into: Uint8Array = new Uint8Array(byteLength),
 ): Promise<Uint8Array> {
-  const bytes = new Uint8Array(byteLength);
+  const bytes = into.subarray(0, byteLength);
   if (byteLength > 0) {
     await source.read(bytes, { offset });
   }

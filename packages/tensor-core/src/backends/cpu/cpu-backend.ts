@@ -32,6 +32,8 @@ export interface CpuParts {
   readonly isFused: boolean;
   /** The library that computes large products, by name, version and core. */
   readonly products: string | undefined;
+  /** Whether few rows may be rounded to 8 bits. */
+  readonly quantizesRows: boolean;
 }
 
 const ENCODERS: {
@@ -48,6 +50,7 @@ const MAX_LANDING_BYTES = 16 * 1024 * 1024;
 
 export class CpuBackend implements Backend {
   readonly info: BackendInfo;
+  readonly quantizesRows: boolean;
   readonly hostBytes?: (buffer: BackendBuffer) => Uint8Array;
   readonly #parts: CpuParts;
   readonly #buffers = new Set<CpuBuffer>();
@@ -57,6 +60,7 @@ export class CpuBackend implements Backend {
 
   constructor(parts: CpuParts) {
     this.#parts = parts;
+    this.quantizesRows = parts.quantizesRows;
     const { isFused, products } = parts;
     const { threads } = parts.engine;
     const library = products === undefined ? '' : `, ${products}`;

@@ -3,6 +3,7 @@
 import { type BlockType, blocksByteLength } from '@shardweave/dtypes/blocks';
 import {
   BLOCKS_IN_PRODUCT,
+  BLOCKS_IN_ROUNDED_PRODUCT,
   BLOCKS_Q4_0,
   BLOCKS_Q4_1,
   BLOCKS_Q4_K,
@@ -21,6 +22,8 @@ import type { CommandWriter } from './command-writer.js';
 const DECODE_NS = 0.5;
 /** The time that one number takes where it is multiplied, in ns. */
 const DOT_NS = 0.15;
+/** The same where a's rows are rounded. */
+const ROUNDED_DOT_NS = 0.06;
 /** The least rows of a matrix that a thread multiplies at once. */
 const LEAST_ROWS = 64;
 
@@ -45,10 +48,11 @@ export function decodeBlocks(call: KernelCalls['decodeBlocks'], w: CommandWriter
 
 /** A product whose second operand is named by the code of its blocks; its rows count in bytes. */
 export function blockDots(call: KernelCalls['blockDots'], w: CommandWriter): void {
-  const { type, m, n, k } = call;
-  const chunks = w.chunksFor(m * n * k * DOT_NS, Math.ceil(n / LEAST_ROWS));
+  const { type, m, n, k, quantizesRows } = call;
+  const ns = quantizesRows ? ROUNDED_DOT_NS : DOT_NS;
+  const chunks = w.chunksFor(m * n * k * ns, Math.ceil(n / LEAST_ROWS));
   w.start(OP_MATMUL, 'blockDots').view(call.a).address(call.words);
-  w.int(BLOCKS_IN_PRODUCT + CODES[type])
+  w.int((quantizesRows ? BLOCKS_IN_ROUNDED_PRODUCT : BLOCKS_IN_PRODUCT) + CODES[type])
     .view(call.out)
     .view(call.bias);
   w.int(m, n, k, 0, 1, k, blocksByteLength(type, k), n, 1, 1);

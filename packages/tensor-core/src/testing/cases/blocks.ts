@@ -82,6 +82,7 @@ function dotsCase(type: BlockType, place: number): ConformanceCase {
         a: calls.floats(m * k, dtype, { offset: 1 }),
         bias: n === 3 ? undefined : calls.floats(n, dtype, { offset: 3 }),
         out: calls.output(m * n, outDType, { offset: 2 }),
+        quantizesRows: false,
       });
     }
   });

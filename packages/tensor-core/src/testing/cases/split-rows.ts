@@ -79,7 +79,8 @@ function blockDots(calls: CallRecorder, limitBytes: number): void {
   const words = encodedBlocks(calls, type, n * k);
   const a = calls.floats(m * k, 'f32');
   const bias = calls.floats(n, 'bf16', { offset: 1 });
-  calls.run('blockDots', { type, m, n, k, words, a, bias, out: calls.output(m * n, 'bf16') });
+  const out = calls.output(m * n, 'bf16');
+  calls.run('blockDots', { type, m, n, k, words, a, bias, out, quantizesRows: false });
 }
 
 /** Returns shapes larger than a view, with rows of an even and of an odd length. */

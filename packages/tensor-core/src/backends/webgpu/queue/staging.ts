@@ -1,6 +1,7 @@
 // Mapped buffers between host and device: a ring of upload chunks, copied on in the encoder so that
 // uploads keep their place among commands, and a pool of read-back buffers.
 
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import type { Allocations } from './allocations.js';
 
 const MAP_READ = 1;
@@ -169,7 +170,7 @@ export class UploadRing {
   }
 
   #create(byteLength: number): Chunk {
-    const size = Math.max(CHUNK_BYTES, 2 ** Math.ceil(Math.log2(byteLength)));
+    const size = Math.max(CHUNK_BYTES, pow64(2, floorLog2(2 * byteLength - 1)));
     const gpu = this.#allocations.create({
       label: 'upload',
       size,
@@ -198,7 +199,7 @@ export class DownloadPool {
   }
 
   take(byteLength: number): GPUBuffer {
-    const size = Math.max(MIN_DOWNLOAD_BYTES, 2 ** Math.ceil(Math.log2(byteLength)));
+    const size = Math.max(MIN_DOWNLOAD_BYTES, pow64(2, floorLog2(2 * byteLength - 1)));
     const known = this.#free.get(size)?.pop();
     if (known !== undefined) {
       return known;

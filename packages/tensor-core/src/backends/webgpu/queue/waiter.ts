@@ -8,6 +8,7 @@
 // work is told of some turns later, however long each one takes. On hardware and with other
 // bindings, whose loops sleep, mapping is waited for plainly.
 
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import type { Allocations } from './allocations.js';
 import type { Fault } from './fault.js';
 import { MAP_READ } from './staging.js';
@@ -169,7 +170,7 @@ function lookMs(look: number, waitedMs: number): number {
   if (look === 0) {
     return FIRST_SPIN_MS;
   }
-  const isLong = Number.isInteger(Math.log2(look));
+  const isLong = look === pow64(2, floorLog2(look));
   return isLong ? Math.max(LATER_SPIN_MS, waitedMs * LONG_LOOK_SHARE) : LATER_SPIN_MS;
 }
 

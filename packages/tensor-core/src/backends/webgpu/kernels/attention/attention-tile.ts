@@ -12,6 +12,7 @@
 //   @compute @workgroup_size(64)
 
 import type { DType } from '@shardweave/dtypes';
+import { floorLog2, pow64 } from '@shardweave/dtypes/float64';
 import type { Binding } from '../../kernel/kernel.js';
 import { ATTENTION_PARAMS, type PairSpec, STRIDE_PARAMS } from './attention-pairs.js';
 
@@ -93,7 +94,7 @@ function chooseTile(
 }
 
 function floorToPowerOf2(value: number): number {
-  return 2 ** Math.floor(Math.log2(value));
+  return pow64(2, floorLog2(value));
 }
 
 export const PARAMS = {

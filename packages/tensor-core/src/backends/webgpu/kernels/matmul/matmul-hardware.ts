@@ -96,7 +96,7 @@ export function partsOf({ m, n, k, batches }: Extent): { numParts: number; partK
 export function longestK(extent: Extent): number {
   const { m, n, k, batches } = extent;
   const fitting = Math.floor(
-    WINDOW_FLOPS / (2 * FILLING_GROUPS * LARGEST_TILE ** 2) / PART_MULTIPLE,
+    WINDOW_FLOPS / (2 * FILLING_GROUPS * LARGEST_TILE * LARGEST_TILE) / PART_MULTIPLE,
   );
   const most = Math.max(1, fitting) * PART_MULTIPLE;
   if (2 * m * n * k <= WINDOW_FLOPS || batches > 1 || k <= most) {

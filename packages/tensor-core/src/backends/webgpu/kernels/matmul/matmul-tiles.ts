@@ -139,7 +139,7 @@ ${body(tile as never, size, spec)}`,
 function threadsOf(tile: Tile): number {
   switch (tile.kind) {
     case 'shared':
-      return (tile.m * tile.n) / tile.perThread ** 2;
+      return (tile.m * tile.n) / (tile.perThread * tile.perThread);
     case 'matrix':
       return tile.subgroups[0] * tile.subgroups[1] * tile.unit.lanes;
     default:

@@ -72,7 +72,7 @@ export function candidateTiles(
       (t) =>
         // In a smaller tile the operand's sums would add a quarter to a lane's few multiply-adds.
         !(hasSums && t.m < LEAST_SUMMED) &&
-        (t.m * t.n) / t.perThread ** 2 <= maxInvocations &&
+        (t.m * t.n) / (t.perThread * t.perThread) <= maxInvocations &&
         // The 8 is for the rows of both blocks, which may be longer by four elements.
         4 * blockDepth(t, { a: a.dtype, b: b.dtype }) * (t.m + t.n + 8) <= maxWorkgroupBytes,
     );

@@ -2,6 +2,7 @@
 // that sum by id go through it, since atomic additions would sum in any order. The ids [7, 2, 7]
 // have the order [1, 0, 2].
 
+import { floorLog2 } from '@shardweave/dtypes/float64';
 import type { View } from '../../../../view.js';
 import { FLOPS_PER_BYTE } from '../../kernel/cut-grid.js';
 import { defineKernel, type Kernel } from '../../kernel/kernel.js';
@@ -135,7 +136,7 @@ fn sort(e: u32) {
   let before = low - min(other, P.count);
   store_out(line.start + min(own, other) + (k - own) + before, i);
 }`,
-  steps: (run) => 2 * (Math.log2(run) + 1),
+  steps: (run) => 2 * (floorLog2(run) + 1),
   stepNs: WAIT_NS,
 };
 
