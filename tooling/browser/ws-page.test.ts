@@ -228,7 +228,7 @@ describe.skipIf(path === undefined)(
       }
     });
 
-    // The long run has it: faults.test.ts stops a rank that others in Node cannot dial either.
+    // In faults.test.ts ranks that can't listen, as pages can't, miss such a rank in each run.
     it.runIf(isLong)('misses a Node rank that is stopped', { timeout: SUITE_MS }, async () => {
       const folder = await mkdtemp(join(tmpdir(), 'node-rank-'));
       const script = join(folder, 'rank.mjs');

@@ -1,7 +1,7 @@
 // WebGPU's second implementation: wgpu and naga in Deno, over a software driver. The packages run
 // there, and naga takes the text of the kernels, which also keep rules about what compilers differ
-// in. In `npm test` that is a case of each kernel in f32 and in f16, with a tile of products; in
-// `npm run test:long` all cases and all tiles.
+// in. In `npm test` that is a case of each kernel in f32, with a tile of products; in `npm run
+// test:long` all cases and all tiles.
 
 import * as testing from '@shardweave/tensor-core/testing';
 import * as webgpu from '@shardweave/tensor-core/webgpu';
@@ -18,16 +18,18 @@ const LIMIT_MS = isLong ? 1_800_000 : 240_000;
 /** Cases remember what the reference computed, so that it does so once. */
 const ALL = testing.kernelCases();
 const SOME = firstOfEach(ALL);
+/** In 16 bits kernels differ by how they load and store, which casts, copies and products show. */
+const FEW = SOME.filter(({ name }) => / f32\b/.test(name) || /^(cast|copy|matmul)/.test(name));
 
 describe('the conformance suite in Deno', () => {
-  const names = (isLong ? ALL : SOME).map(({ name }) => name);
+  const names = (isLong ? ALL : FEW).map(({ name }) => name);
   let results: Answer<{ kind: 'conformance' }>;
   beforeAll(async () => {
     results = await runDeno({ kind: 'conformance', names }, { timeoutMs: LIMIT_MS });
   }, LIMIT_MS);
 
-  it('has at least 60 cases, and each one ran', () => {
-    expect(names.length).toBeGreaterThanOrEqual(60);
+  it('has at least 35 cases, and each one ran', () => {
+    expect(names.length).toBeGreaterThanOrEqual(35);
     const ran = [...results.passed, ...Object.keys(results.failed)];
     expect(ran.toSorted()).toEqual(names.toSorted());
   });

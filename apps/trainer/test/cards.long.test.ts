@@ -22,7 +22,7 @@ const reason = await whyNotTwoAdapters();
 const root = newFolder();
 let script: string;
 beforeAll(async () => {
-  script = await buildCommand('cards-long-test');
+  script = await buildCommand();
 });
 
 const commandOf = (line: string) => {

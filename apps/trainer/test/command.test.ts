@@ -16,15 +16,15 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { RANK_PROCESS_VARIABLE } from '../src/launch/rank-process.js';
 import { buildCommand } from './support/build-command.js';
 import { jsonlFile } from './support/jsonl-data.js';
+import { childrenOf, isAlive } from './support/killed-run.js';
 import { lettersDirectory } from './support/letters-tokenizer.js';
 import { ROOT, runFlags, shortCase } from './support/run-flags.js';
 
 let script: string;
 beforeAll(async () => {
-  script = await buildCommand('command-test');
+  script = await buildCommand();
 });
 
 /**
@@ -72,22 +72,8 @@ class Running {
   }
 
   /** Returns the process ids of the ranks, in rank order. */
-  ranks(): number[] {
-    const pids: number[] = [];
-    try {
-      const listed = execFileSync('ps', ['-o', 'pid=', '--ppid', String(this.child.pid)]);
-      for (const pid of listed.toString().trim().split(/\s+/).map(Number)) {
-        // A process that was forked and has not started a program has no such variable.
-        const environment = readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0');
-        const place = environment.find((entry) => entry.startsWith(`${RANK_PROCESS_VARIABLE}=`));
-        if (place !== undefined) {
-          pids[Number(place.split('=')[1])] = pid;
-        }
-      }
-    } catch {
-      return []; // One of them has ended.
-    }
-    return Object.values(pids).length === pids.length ? pids : [];
+  ranks(): readonly number[] {
+    return childrenOf(this.child.pid!);
   }
 
   async until(text: RegExp): Promise<void> {
@@ -99,15 +85,6 @@ class Running {
       await once(this.child, 'exit');
     }
     return this.child.exitCode;
-  }
-}
-
-/** Returns whether a process lives. A zombie that nobody reaps counts as dead. */
-function isAlive(pid: number): boolean {
-  try {
-    return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'));
-  } catch {
-    return false;
   }
 }
 

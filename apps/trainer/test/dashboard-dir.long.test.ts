@@ -20,7 +20,7 @@ const MANY_STEPS = 1_000_000;
 const MB = 1e6;
 let entry = '';
 beforeAll(async () => {
-  entry = await buildCommand('dashboard-dir');
+  entry = await buildCommand();
 }, LIMIT_MS);
 
 const started = new Set<() => void>();

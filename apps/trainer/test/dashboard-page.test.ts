@@ -15,13 +15,12 @@ import { chromiumPath, launchChromium, newPage } from '../../../tooling/browser/
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { Dashboard } from '../src/dashboard/dashboard.js';
 import { TOKEN_VARIABLE } from '../src/dashboard/token.js';
-import { RANK_PROCESS_VARIABLE } from '../src/launch/rank-process.js';
 import { reportOf } from '../src/output/report.js';
 import { RunDirectory } from '../src/output/run-directory.js';
 import { RunHistory } from '../src/output/run-history.js';
 import type { StepLine } from '../src/output/run-records.js';
 import { axeViolations } from './support/axe-violations.js';
-import { childRanks } from './support/child-ranks.js';
+import { childrenOf } from './support/killed-run.js';
 import { EVIL, madeRun } from './support/made-run.js';
 
 const { path: chromium, reason } = await chromiumPath();
@@ -82,7 +81,7 @@ describe.skipIf(chromium === undefined)(
 
       beforeAll(async () => {
         const { buildCommand } = await import('./support/build-command.js');
-        const script = await buildCommand('dashboard-test');
+        const script = await buildCommand();
         out = join(newFolder(), 'run');
         const text = new URL('../../../tooling/reference/data/tiny/text.txt', import.meta.url);
         const flags =
@@ -129,9 +128,8 @@ describe.skipIf(chromium === undefined)(
         await page.reload();
         await seen(before + 4);
 
-        const pids = await childRanks(command.pid!, RANK_PROCESS_VARIABLE, 2);
         const closed = once(command, 'close');
-        process.kill(pids[1]!, 'SIGKILL');
+        process.kill(childrenOf(command.pid!)[1]!, 'SIGKILL');
         await page.locator('#ranks .badge.killed').waitFor();
         const states = page.locator('#ranks tbody tr');
         expect(await states.nth(1).textContent()).toMatch(/^1killed SIGKILL/);

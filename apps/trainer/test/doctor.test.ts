@@ -30,7 +30,7 @@ const FOUND: Diagnosis = {
 
 describe('shardweave doctor', () => {
   it('tells what this machine has, as its own parts see it', async () => {
-    const entry = await buildCommand('doctor-test');
+    const entry = await buildCommand();
     const { code, out, err } = await runCli(['doctor', '--json'], { entry });
     expect({ code, err }).toEqual({ code: 0, err: '' });
     const found = JSON.parse(out) as Diagnosis;

@@ -83,7 +83,7 @@ it('the examples of --help do what they say', async () => {
   writeFiles(path('models/embedder'), embedderFiles());
   writeFiles(path('models/classifier'), classifierFiles(['calm', 'storm']));
 
-  const entry = await buildCommand('examples-test');
+  const entry = await buildCommand();
   await using hub = await PlayedHub.open();
   await using uploads = await PlayedUploads.open(hub);
   uploads.accounts.set('secret', { name: 'me' });

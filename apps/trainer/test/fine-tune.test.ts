@@ -129,7 +129,7 @@ it('a model goes from a config to an answer in llama.cpp', async () => {
   const tuned = join(folder, 'tuned');
   const losses = await train(
     `--model ${base} --data ${tagged} --strategy fsdp --ranks 2 --transport ws --lora-rank 8 --lr 0.01 --steps 60 --out ${tuned}`,
-    await buildCommand('fine-tune-test'),
+    await buildCommand(),
   );
   expect(losses.at(-1)!).toBeLessThan(0.1);
   const before = readFileSync(join(base, 'model.safetensors'));

@@ -58,7 +58,7 @@ describe('a command that waits for room', () => {
     { timeout: 120_000 },
     async ([transport, more], context) => {
       using disk = openSmallDisk(600 * 1024) ?? context.skip(NO_MOUNT);
-      const script = await buildCommand('full-disk-long');
+      const script = await buildCommand();
       const flags =
         `${tiny} --ranks 2 --steps 40 --log-every 1 --transport ${transport} ${more}`.trim();
       const out = join(disk.path, 'run');

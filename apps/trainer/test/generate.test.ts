@@ -310,7 +310,7 @@ describe('generate', () => {
 
   it('prints tokens as they come, and ends clean with Ctrl-C', async () => {
     const { directory } = await makeDirectory({ config: { ...LLAMA, initializer_range: 0.2 } });
-    const script = await buildCommand('generate-test');
+    const script = await buildCommand();
     const many = ['--max-tokens', '10000000', '--top-k', '90', '--quiet'];
     const flags = ['--model', directory, '--prompt', PROMPT, ...many];
     const where = ['--device', 'cpu', '--threads', '1'];

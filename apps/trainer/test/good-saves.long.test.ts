@@ -12,7 +12,7 @@ import { runLine, tinyFlags } from './support/tiny-run.js';
 const root = newFolder();
 let entry: string;
 beforeAll(async () => {
-  entry = await buildCommand('good-saves-long');
+  entry = await buildCommand();
 });
 
 describe.each(['shm', 'ws'])('over %s', (transport) => {

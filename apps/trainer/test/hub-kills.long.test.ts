@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { setTimeout as wait } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { hubModel } from '../src/hub/hub-model.ts';
-import { buildCommand } from './support/build-command.ts';
+import { buildScript } from './support/build-command.ts';
 import { PACED_BYTES, PlayedHub } from './support/hub-server.ts';
 
 const REPO = 'ocean/whale';
@@ -28,7 +28,7 @@ afterEach(async () => {
 it('goes on after processes that were killed at 20 random bytes', async () => {
   const whole = randomBytes(60 * PACED_BYTES + 4711);
   const commit = hub.push(REPO, { files: { 'config.json': '{}', 'model.safetensors': whole } });
-  const script = await buildCommand('download-model', 'test/support/download-model.ts');
+  const script = await buildScript('test/support/download-model.ts', folder);
   const env = { ...process.env, HF_ENDPOINT: hub.endpoint, HF_HOME: folder };
   const blobs = join(folder, 'hub', 'models--ocean--whale', 'blobs');
   const part = join(blobs, `${createHash('sha256').update(whole).digest('hex')}.incomplete`);

@@ -15,7 +15,7 @@ const NUM_KILLS = 50;
 
 let script: string;
 beforeAll(async () => {
-  script = await buildCommand('killed-runs-long');
+  script = await buildCommand();
 });
 
 describe('a run that is killed goes on bit for bit', () => {

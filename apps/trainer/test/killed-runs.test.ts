@@ -20,7 +20,7 @@ vi.setConfig({ testTimeout: 120_000 });
 let script: string;
 const root = newFolder();
 beforeAll(async () => {
-  script = await buildCommand('killed-runs-test');
+  script = await buildCommand();
 });
 
 describe('a run that is killed goes on bit for bit', () => {

@@ -26,7 +26,7 @@ describe.skipIf(problem !== undefined)(
   () => {
     let script: string;
     beforeAll(async () => {
-      script = await buildCommand('mpi-test');
+      script = await buildCommand();
     });
 
     /** Runs the command, which starts mpirun. */

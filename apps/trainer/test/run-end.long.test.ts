@@ -30,7 +30,7 @@ const STARTS = {
 const root = newFolder();
 let script: string;
 beforeAll(async () => {
-  script = await buildCommand('run-end-long-test');
+  script = await buildCommand();
 });
 
 /** Makes a folder in which the built command is installed, with a script of npm's that runs it. */

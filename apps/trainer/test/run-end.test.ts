@@ -20,7 +20,7 @@ vi.setConfig({ testTimeout: 120_000 });
 let train: string;
 const root = newFolder();
 beforeAll(async () => {
-  const script = await buildCommand('run-end-test');
+  const script = await buildCommand();
   train = `${process.execPath} ${script} train ${tinyFlags(root)} --steps 100000 --save-every 100000`;
 });
 

@@ -26,7 +26,7 @@ const data = join(scratch, 'large.txt');
 const cache = join(scratch, 'cache');
 let entry = '';
 beforeAll(async () => {
-  entry = await buildCommand('text-size');
+  entry = await buildCommand();
   writeLargeText(data, BYTES);
 }, 10 * MINUTES);
 afterAll(() => rmSync(scratch, { recursive: true }));

@@ -49,7 +49,7 @@ describe.skipIf(reason !== undefined)(`webgpu${reason === undefined ? '' : ` (${
   const run = (name: string, flags: string) =>
     runFlags([...referenceCase(name).flags, ...flags.split(' ')], { entry, numSteps: NUM_STEPS });
   beforeAll(async () => {
-    entry = isLong ? await buildCommand('webgpu-losses') : '';
+    entry = isLong ? await buildCommand() : '';
     single = await run('cosine-fp32', SINGLE);
   }, COLD_MS);
 
