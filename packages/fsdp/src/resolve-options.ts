@@ -106,13 +106,14 @@ function requireGroups({
   replicateGroup,
   findUnusedParameters,
   fp32ReduceScatter,
+  mixedPrecision,
 }: FsdpOptions): void {
   const other =
     replicateGroup !== undefined
       ? 'replicateGroup: groups are dealt out to the ranks of one process group'
       : findUnusedParameters === true
         ? 'findUnusedParameters: every group has a gradient of all parameters'
-        : fp32ReduceScatter === false
+        : fp32ReduceScatter === false && mixedPrecision === true
           ? 'fp32ReduceScatter false: sums of groups are f32'
           : undefined;
   if (gradientGroups !== undefined && other !== undefined) {
