@@ -3,6 +3,14 @@
 export { expectClose, largestDifference, TOLERANCE } from './closeness.ts';
 export { forwardBackward, optimizerGroups, TINY, tokens } from './gpt2.ts';
 export {
+  afterFailure,
+  type Grouped,
+  groupCall,
+  hashOf,
+  trainGroupsAlone,
+  trainInGroups,
+} from './grouped.ts';
+export {
   DIM,
   evaluate,
   freeze,

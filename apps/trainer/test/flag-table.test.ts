@@ -94,6 +94,7 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   steps: ['--steps 8', '--steps 9', '8', '9'],
   epochs: [`--data ${TEXT} --epochs 1`, `--data ${TEXT} --epochs 2`],
   gradAccum: ['', '--grad-accum 2', '1', '2'],
+  gradientGroups: ['--batch 12', '--batch 12 --gradient-groups 4', 'none', '4'],
   sync: ['--grad-accum 2', '--grad-accum 2 --no-sync', 'true', 'false'],
   lr: ['--lr 0.5', '--lr 0.25', '0.5', '0.25'],
   weightDecay: ['', '--weight-decay 0.5', '0.1', '0.5'],
@@ -237,6 +238,11 @@ const IDLE: readonly (readonly [name: keyof Flags, line: string, says: string])[
     'gradAccum',
     '--batch 5 --ranks 2 --grad-accum 4',
     '--grad-accum 4 is more than the 3 rows of a rank.',
+  ],
+  [
+    'ranks',
+    '--batch 12 --ranks 5 --gradient-groups 4',
+    '--ranks 5 is more than the 4 groups of rows.',
   ],
   [
     'slices',

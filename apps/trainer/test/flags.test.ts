@@ -61,6 +61,7 @@ describe('the flags of train', () => {
       '--steps <S>',
       '--epochs <N>',
       '--grad-accum <K>',
+      '--gradient-groups <G>',
       '--no-sync',
       '--lr <X>',
       '--weight-decay <X>',

@@ -10,7 +10,7 @@ import { FLAG, LIST, type OptionRules, optional, whole } from '@shardweave/tenso
 import { GradientSync } from './buckets/gradient-sync.js';
 import { PlanKeeper } from './buckets/plan-keeper.js';
 import { profiled } from './buckets/sync-cycle.js';
-import { SyncCycles } from './buckets/sync-cycles.js';
+import { groupCalls, SyncCycles } from './buckets/sync-cycles.js';
 import { WrappedParameters, type WrapperContext } from './buckets/wrapped-parameters.js';
 import { checkOptions } from './check-options.js';
 import { DdpConfigError, DdpStateError } from './errors.js';
@@ -176,6 +176,16 @@ export class DistributedDataParallel<
     return [...this.#wrapper.lanes.all];
   }
 
+  /**
+   * With gradientGroups, the group that each of a step's calls runs on this rank, in order;
+   * undefined stands for an empty call, of no rows, which takes part and gives nothing. All ranks
+   * make as many: 8 groups over 3 ranks are 0, 1, 2 and 3, 4, 5 and 6, 7, undefined.
+   */
+  get groupCalls(): readonly (number | undefined)[] {
+    const { gradientGroups } = this.#wrapper.options;
+    return gradientGroups === undefined ? [] : groupCalls(gradientGroups, this.processGroup);
+  }
+
   /** The times of the last step that had a reduction. */
   get timings(): StepTimings | undefined {
     return this.#sync.timings;
@@ -310,6 +320,7 @@ export class DistributedDataParallel<
    */
   async noSync<T>(body: () => T | Promise<T>): Promise<T> {
     this.#requireIdle('noSync');
+    this.#requireNoGroups('noSync');
     const before = this.#sync.isSyncing;
     this.#sync.isSyncing = false;
     try {
@@ -325,6 +336,7 @@ export class DistributedDataParallel<
    */
   disableAllreduce(): void {
     this.#requireIdle('disableAllreduce');
+    this.#requireNoGroups('disableAllreduce');
     this.#sync.isEnabled = false;
   }
 
@@ -347,6 +359,7 @@ export class DistributedDataParallel<
    */
   async join(body: () => Promise<void>, options: JoinOptions): Promise<void> {
     this.#requireIdle('join');
+    this.#requireNoGroups('join');
     checkOptions('ddp.join', options ?? {}, JOIN_RULES);
     requireStepped(options?.optimizers, this.#wrapper.parameters.trained());
     await this.initialize();
@@ -372,6 +385,15 @@ export class DistributedDataParallel<
 
   protected override releaseOwned(): void {
     this.#wrapper.parameters.giveBack();
+  }
+
+  #requireNoGroups(operation: string): void {
+    const { gradientGroups } = this.#wrapper.options;
+    if (gradientGroups !== undefined) {
+      throw new DdpConfigError(
+        `ddp ${operation}: expected no gradientGroups, got ${gradientGroups}. A step is as many backwards as groupCalls has, and the last one reduces all of them.`,
+      );
+    }
   }
 
   #requireIdle(operation: string): void {

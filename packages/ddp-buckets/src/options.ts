@@ -62,9 +62,16 @@ export interface DdpOptions extends ApexOptions {
    * f32.
    */
   readonly bucketCapBytes?: number;
-  /** Divides, sends and adds 16-bit gradients in f32. Default false. */
+  /** Divides, sends and adds 16-bit gradients in f32. Default false, with gradientGroups true. */
   readonly allreduceAlwaysFp32?: boolean;
-  /** Divides the sums by the world size. Default true. */
+  /**
+   * A step is the rows of so many groups, each a forward and a backward of its own: `groupCalls`
+   * tells which of them this rank runs. Their gradients are added in f32 in the order of one fixed
+   * tree over the groups, so the bits do not depend on the number of ranks. Default: each backward
+   * is reduced, and ranks are added in rank order.
+   */
+  readonly gradientGroups?: number;
+  /** Divides the sums by the world size, with gradientGroups by their number. Default true. */
   readonly gradientAverage?: boolean;
   /**
    * Gradients are divided by this factor before the sum and, where averaged, by worldSize / factor
@@ -99,6 +106,7 @@ export interface ResolvedDdpOptions {
   readonly isDelayed: boolean;
   readonly isRetaining: boolean;
   readonly isAlwaysFp32: boolean;
+  readonly gradientGroups: number | undefined;
   readonly numStreams: number;
   readonly communicators: readonly ProcessGroup[] | undefined;
   readonly predivide: number;
@@ -138,6 +146,7 @@ const RULES: OptionRules<DdpOptions> = {
       expected: 'an array of process groups',
       holds: (value) => Array.isArray(value) && value.every(GROUP.holds),
     },
+    gradientGroups: NUMBER,
     gradientAverage: FLAG,
     gradientPredivideFactor: NUMBER,
     prof: FLAG,
@@ -168,16 +177,19 @@ export function resolveOptions(options: DdpOptions): ResolvedDdpOptions {
     throw new DdpConfigError(`ddp: expected gradientPredivideFactor > 0, got ${predivide}.`);
   }
   const isAveraging = options.gradientAverage ?? true;
+  const { gradientGroups } = options;
+  requireGroups(options, isDelayed);
   return {
     sizes: isDelayed ? { elements: Number.POSITIVE_INFINITY } : resolveSizes(options),
     triggers: new Set(triggers),
     isDelayed,
     isRetaining: options.retainAllreduceBuffers ?? false,
-    isAlwaysFp32: options.allreduceAlwaysFp32 ?? false,
+    isAlwaysFp32: gradientGroups !== undefined || (options.allreduceAlwaysFp32 ?? false),
+    gradientGroups,
     ...resolveStreams(options, isDelayed),
     predivide,
     isAveraging,
-    postdivide: isAveraging ? worldSize / predivide : 1,
+    postdivide: isAveraging ? (gradientGroups ?? worldSize) / predivide : 1,
     isProfiling: options.prof ?? false,
     isFindingUnused: options.findUnusedParameters ?? isDelayed,
     isStaticGraph: options.staticGraph ?? false,
@@ -207,6 +219,7 @@ export function describeOptions(
     allreduceTriggerParams: [...options.triggers].map(pathOf).sort().join(', ') || 'none',
     retainAllreduceBuffers: options.isRetaining,
     allreduceAlwaysFp32: options.isAlwaysFp32,
+    gradientGroups: options.gradientGroups ?? 'none',
     numAllreduceStreams: options.numStreams,
     allreduceCommunicators: communicators?.map(({ id }) => id).join(', ') ?? 'split off',
     findUnusedParameters: options.isFindingUnused,
@@ -216,6 +229,30 @@ export function describeOptions(
     name: options.name,
   } satisfies Partial<Record<keyof DdpOptions, unknown>>;
   return Object.entries(described).map(([option, value]) => `${option}: ${value}`);
+}
+
+/** @throws {DdpConfigError} for options that do not go with gradientGroups, or no number of them */
+function requireGroups(options: DdpOptions, isDelayed: boolean): void {
+  const { gradientGroups: groups, findUnusedParameters = isDelayed } = options;
+  if (groups === undefined) {
+    return;
+  }
+  if (!Number.isSafeInteger(groups) || groups < 1) {
+    throw new DdpConfigError(
+      `ddp: expected gradientGroups as a whole number of at least 1, got ${groups}.`,
+    );
+  }
+  const other =
+    options.communicationHook !== undefined
+      ? 'communicationHook: sums of groups are exact'
+      : findUnusedParameters
+        ? 'findUnusedParameters: every group has a gradient of all parameters'
+        : options.allreduceAlwaysFp32 === false
+          ? 'allreduceAlwaysFp32 false: sums of groups are f32'
+          : undefined;
+  if (other !== undefined) {
+    throw new DdpConfigError(`ddp: expected no gradientGroups, got ${groups} with ${other}.`);
+  }
 }
 
 function resolveSizes(options: DdpOptions): BucketSizes {

@@ -11,6 +11,7 @@ import {
   optional,
   optionChecks,
   TEXT,
+  whole,
 } from '@shardweave/tensor-core/options';
 import { FsdpConfigError } from './errors.js';
 import type { FsdpOptions } from './options.js';
@@ -55,6 +56,7 @@ const RULES: OptionRules<FsdpOptions> = {
     bufferDType: DTYPE,
     forceInputToFp32: FLAG,
     fp32ReduceScatter: FLAG,
+    gradientGroups: whole(1),
     gradientPredivideFactor: above(0),
     bucketCapMb: {
       expected: 'a number of MiB',

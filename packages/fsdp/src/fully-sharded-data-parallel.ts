@@ -20,6 +20,7 @@ import { OpenForward } from './tree/open-forward.js';
 import { ownerOf } from './tree/own-parameters.js';
 import type { TrainingState } from './tree/training-state.js';
 import { INSTANCE } from './tree/tree-instance.js';
+import { groupCalls } from './unit/group-rounds.js';
 import type { ShardedUnit } from './unit/sharded-unit.js';
 import type { DivideFactors } from './unit/unit-gradient.js';
 
@@ -149,6 +150,16 @@ export class FullyShardedDataParallel<
     return this.#instance.options.divide;
   }
 
+  /**
+   * With gradientGroups, the group that each of a step's calls runs on this rank, in order;
+   * undefined stands for an empty call, of no rows, which takes part and gives nothing. All ranks
+   * make as many: 8 groups over 3 ranks are 0, 3, 6 and 1, 4, 7 and 2, 5, undefined.
+   */
+  get groupCalls(): readonly (number | undefined)[] {
+    const { gradientGroups } = this.#instance.options;
+    return gradientGroups === undefined ? [] : groupCalls(gradientGroups, this.processGroup);
+  }
+
   /** This instance and those nested below it, outer first. */
   instances(): FullyShardedDataParallel[] {
     return this.#instance.instances().map(({ wrapper }) => wrapper as FullyShardedDataParallel);
@@ -258,6 +269,12 @@ export class FullyShardedDataParallel<
       throw this.#instance.stateError('noSync', 'the root instance');
     }
     this.#instance.activity.expect('noSync', ['idle']);
+    const { gradientGroups } = this.#instance.options;
+    if (gradientGroups !== undefined) {
+      throw new FsdpConfigError(
+        `noSync: expected no gradientGroups, got ${gradientGroups}. A step is as many backwards as groupCalls has, and each of them is reduced.`,
+      );
+    }
     const before = tree.isSyncing;
     tree.isSyncing = false;
     try {

@@ -69,9 +69,18 @@ export interface FsdpOptions extends ResidenceOptions {
    */
   readonly fp32ReduceScatter?: boolean;
   /**
+   * A step is the rows of so many groups, each a forward and a backward of its own: `groupCalls`
+   * tells which of them this rank runs. Their gradients are added in f32 in the order of one fixed
+   * tree over the groups, so the bits do not depend on the number of ranks. Each call gathers and
+   * reduces. All instances of a tree have the same. Default: each backward is reduced, and ranks
+   * are added in rank order.
+   */
+  readonly gradientGroups?: number;
+  /**
    * Gradients are divided by this factor before the reduction and by the number of ranks / factor
-   * after it. Default: the smallest power of two that is at least the square root of the number of
-   * ranks, or the largest one that divides it where that is smaller (fairscale's rule).
+   * after it; with gradientGroups by the number of groups. Default: the smallest power of two that
+   * is at least the square root of that number, or the largest one that divides it where that is
+   * smaller (fairscale's rule).
    */
   readonly gradientPredivideFactor?: number;
   /**

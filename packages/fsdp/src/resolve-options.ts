@@ -30,6 +30,7 @@ export interface ResolvedFsdpOptions extends UnitOptions {
     readonly stateDictDevice: 'host' | 'device';
     readonly stateDictOnRank0Only: boolean;
   };
+  readonly gradientGroups: number | undefined;
   readonly noBroadcastOptimState: boolean | undefined;
   readonly allowResetParameters: boolean;
   readonly isVerbose: boolean;
@@ -64,7 +65,11 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
     );
   }
   const { numRanks } = groups;
-  const predivide = options.gradientPredivideFactor ?? defaultPredivide(numRanks);
+  const { gradientGroups } = options;
+  requireGroups(options);
+  const numParts = gradientGroups ?? numRanks;
+  const predivide = options.gradientPredivideFactor ?? defaultPredivide(numParts);
+  const reducesInF32 = options.fp32ReduceScatter === true || gradientGroups !== undefined;
   const bucketCapMb = options.bucketCapMb ?? DEFAULT_BUCKET_CAP_MB;
   return {
     groups,
@@ -77,13 +82,14 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
     bufferDType: options.bufferDType ?? computeDType,
     forceInputToFp32: options.forceInputToFp32 ?? false,
     computeDType,
-    reduceDType: options.fp32ReduceScatter === true ? 'f32' : computeDType,
-    divide: { predivide, postdivide: numRanks / predivide },
+    reduceDType: reducesInF32 ? 'f32' : computeDType,
+    divide: { predivide, postdivide: numParts / predivide },
     placement: resolvePlacement(options),
     isBucketed: bucketCapMb > 0,
     bucketCapBytes: Math.max(0, bucketCapMb) * 2 ** 20,
     gatherCapBytes: options.gatherCapBytes ?? DEFAULT_GATHER_CAP_BYTES,
     findUnusedParameters: options.findUnusedParameters ?? false,
+    gradientGroups,
     stateDict: {
       stateDictDevice: options.stateDictDevice ?? 'host',
       stateDictOnRank0Only: options.stateDictOnRank0Only ?? false,
@@ -92,6 +98,29 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
     allowResetParameters: options.allowResetParameters ?? false,
     isVerbose: options.verbose ?? false,
   };
+}
+
+/** @throws {FsdpConfigError} for options that do not go with gradientGroups */
+function requireGroups({
+  gradientGroups,
+  replicateGroup,
+  findUnusedParameters,
+  fp32ReduceScatter,
+  mixedPrecision,
+}: FsdpOptions): void {
+  const other =
+    replicateGroup !== undefined
+      ? 'replicateGroup: groups are dealt out to the ranks of one process group'
+      : findUnusedParameters === true
+        ? 'findUnusedParameters: every group has a gradient of all parameters'
+        : fp32ReduceScatter === false && mixedPrecision === true
+          ? 'fp32ReduceScatter false: sums of groups are f32'
+          : undefined;
+  if (gradientGroups !== undefined && other !== undefined) {
+    throw new FsdpConfigError(
+      `fsdp: expected no gradientGroups, got ${gradientGroups} with ${other}.`,
+    );
+  }
 }
 
 /**

@@ -35,8 +35,8 @@ async function bench(rank: Rank, capBytes: number, mostBytes = Infinity): Promis
   const results: Bench['results'] = [];
   const add: Bench['add'] = (name, length, { isBucketed = true } = {}) => {
     const whole = filled(device, name.length, worldSize, length, rank.rank);
-    const onReduced = (bytes: Uint8Array) => {
-      results.push({ name, values: new Float32Array(bytes.slice().buffer) });
+    const onReduced = ([bytes]: readonly Uint8Array[]) => {
+      results.push({ name, values: new Float32Array(bytes!.slice().buffer) });
     };
     bucketer.add({ name, whole, worldSize, links, isBucketed, onReduced });
     whole.release();

@@ -12,6 +12,7 @@ const SHOWN = [
   'divideFactors',
   'get',
   'initialize',
+  'groupCalls',
   'instances',
   'isRoot',
   'name',

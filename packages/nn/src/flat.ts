@@ -5,6 +5,12 @@ export { FlatGradient, type FlatGradientOptions } from './flat/flat-gradient.js'
 export { type FlatLeaf, FlatParameter, type FlatParameterOptions } from './flat/flat-parameter.js';
 export type { FlatLoad, FullCopy, FullCopyOptions } from './flat/full-copy.js';
 export {
+  type GroupCall,
+  GroupSums,
+  type GroupSumsOptions,
+  type HeldOfKey,
+} from './flat/group-sums.js';
+export {
   alignElements,
   FLAT_ALIGN_ELEMENTS,
   type FlatLayout,

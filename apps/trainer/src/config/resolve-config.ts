@@ -184,6 +184,7 @@ function checkTogether(flags: Flags): void {
     );
   }
   checkTask(flags);
+  checkGroups(flags);
   const { initFrom, adapter } = flags;
   const other = adapter === undefined ? (resume === 'auto' ? undefined : resume) : adapter;
   if (initFrom !== undefined && other !== undefined) {
@@ -222,6 +223,38 @@ function checkTask({ task, gradAccum, batch, strategy, ranks, data }: Flags): vo
   if (batch % most !== 0) {
     throw new UsageError(
       `--batch ${batch} pairs on ${most} ranks: each takes as many as the others. Give a multiple of ${most}.`,
+    );
+  }
+}
+
+/** @throws {UsageError} where a step can't be groups of rows */
+function checkGroups({ gradientGroups: groups, ...flags }: Flags): void {
+  const { batch, gradAccum, products, strategy, task } = flags;
+  if (groups === undefined) {
+    return;
+  }
+  const refuse = (why: string) => {
+    throw new UsageError(`--gradient-groups ${groups} ${why}`);
+  };
+  if (groups > batch) {
+    refuse(`of --batch ${batch} rows: each has one at least. Give at most ${batch}.`);
+  }
+  if (gradAccum > 1) {
+    refuse(
+      `and --grad-accum ${gradAccum} both cut a step. Leave --grad-accum out: a rank computes one group after the other.`,
+    );
+  }
+  if (products === 'native') {
+    refuse(
+      'is for one sum on any machine, and --products native has those of this one. Leave --products out.',
+    );
+  }
+  if (strategy === 'offload') {
+    refuse('is for --strategy single, fsdp or ddp, got offload. Use one of them, or leave it out.');
+  }
+  if (task === 'embed') {
+    refuse(
+      'and --task embed: the texts of a group would be compared with each other alone. Leave it out.',
     );
   }
 }

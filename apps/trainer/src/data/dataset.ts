@@ -78,7 +78,8 @@ export interface RunData<Batch extends Pick<MicroBatch, 'firstRow'> = MicroBatch
 
 export interface DataConfig
   extends Pick<RunConfig, 'data' | 'trainOnPrompt' | 'tokenizer' | 'modelConfig'>,
-    Pick<RunConfig, 'batch' | 'seq' | 'seed' | 'ranks' | 'gradAccum'> {
+    Pick<RunConfig, 'batch' | 'seq' | 'seed' | 'ranks' | 'gradAccum'>,
+    Partial<Pick<RunConfig, 'gradientGroups' | 'strategy'>> {
   readonly order: RowOrderName;
 }
 
@@ -189,7 +190,7 @@ async function dataset(
   sources: readonly Source[],
   order: RowOrderName,
 ): Promise<Dataset> {
-  const { batch, ranks, gradAccum, seq } = config;
+  const { batch, seq } = config;
   for (const source of sources) {
     checkVocabulary(config, source);
     await checkCounted(config, source);
@@ -211,7 +212,7 @@ async function dataset(
     size: allOf(sizes, rows.numRows),
     targetBytes: sources.length === 1 ? sources[0]!.file.index.targetBytes : undefined,
     numSteps: Math.ceil(rows.numRows / batch),
-    numMicroSteps: numMicroSteps({ batch, ranks, gradAccum }),
+    numMicroSteps: numMicroSteps(config),
     numTargets: async (step) => {
       let sum = 0;
       for (let index = step * batch; index < Math.min((step + 1) * batch, end); index++) {
@@ -220,7 +221,7 @@ async function dataset(
       return sum;
     },
     microBatch: async (step, rank, microStep) => {
-      const own = rowsOf({ batch, ranks, rank, gradAccum, microStep });
+      const own = rowsOf({ ...config, rank, microStep });
       const [first, last] = [own.first, own.end].map((row) =>
         Math.min(row, end - step * batch),
       ) as [number, number];

@@ -36,6 +36,7 @@ export type ExampleConfig = Pick<
   RunConfig,
   'head' | 'batch' | 'seq' | 'seed' | 'ranks' | 'gradAccum' | 'negatives' | 'modelConfig'
 > &
+  Partial<Pick<RunConfig, 'gradientGroups' | 'strategy'>> &
   Pick<RunConfig, 'data' | 'valid' | 'validFraction' | 'evalBatches'> & {
     readonly order: RowOrderName;
   };
@@ -222,8 +223,7 @@ export class Examples implements Dataset<ExampleBatch> {
   }
 
   async microBatch(step: number, rank: number, microStep: number): Promise<ExampleBatch> {
-    const { ranks, gradAccum } = this.#config;
-    const own = rowsOf({ batch: this.#batch, ranks, rank, gradAccum, microStep });
+    const own = rowsOf({ ...this.#config, batch: this.#batch, rank, microStep });
     const epoch = this.#epochOf(step);
     const numbers = this.#numbersIn(step, own);
     const examples = await Promise.all(numbers.map((example) => this.#example(example, epoch)));

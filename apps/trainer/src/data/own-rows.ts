@@ -18,7 +18,8 @@ export interface OwnBatch {
 }
 
 type OwnConfig = OwnChoice &
-  Pick<RunConfig, 'batch' | 'ranks' | 'gradAccum' | 'evalBatches'> & {
+  Pick<RunConfig, 'batch' | 'ranks' | 'gradAccum' | 'evalBatches'> &
+  Partial<Pick<RunConfig, 'gradientGroups' | 'strategy'>> & {
     readonly order: RowOrderName;
   };
 
@@ -35,7 +36,7 @@ export async function ownRows(config: OwnConfig): Promise<RunData<OwnBatch>> {
 }
 
 function dataset(config: OwnConfig, { count, targets = () => 1 }: OwnRows<unknown>) {
-  const { batch, ranks, gradAccum, order } = config;
+  const { batch, order } = config;
   const isValid = order === 'in turn';
   const end = isValid ? count : Number.POSITIVE_INFINITY;
   const numberOf = rowOrder(config, count);
@@ -49,11 +50,11 @@ function dataset(config: OwnConfig, { count, targets = () => 1 }: OwnRows<unknow
   return {
     size: { tokens: 0, documents: count, unit: 'rows', cut: 0, pieces: 0, rows: count },
     numSteps: Math.ceil(count / batch),
-    numMicroSteps: numMicroSteps({ batch, ranks, gradAccum }),
+    numMicroSteps: numMicroSteps(config),
     numTargets: async (step) => targetsIn(step),
     numTokens: targetsIn,
     microBatch: async (step, rank, microStep) => {
-      const { first, end: last } = rowsOf({ batch, ranks, rank, gradAccum, microStep });
+      const { first, end: last } = rowsOf({ ...config, rank, microStep });
       return { numbers: numbersIn(step, first, last), isValid, firstRow: first };
     },
   } satisfies Dataset<OwnBatch>;

@@ -1,6 +1,8 @@
 // Decides which rows of the text make up a step, the same on every rank and for every world size. A
 // row is T tokens with, as targets, the T tokens that begin one place later.
 
+import { dealLeaves } from '@shardweave/dtypes/tree';
+import type { StrategyName } from '../run-config.js';
 import { splitMix32 } from '../seeded-random.js';
 import type { RowOrderName } from './rows.js';
 
@@ -46,21 +48,58 @@ interface Parts {
   readonly batch: number;
   readonly ranks: number;
   readonly gradAccum: number;
+  /** The number of groups of rows, each of which is a micro-step of one rank. */
+  readonly gradientGroups?: number | undefined;
+  /** Decides which ranks have which groups. */
+  readonly strategy?: StrategyName | undefined;
 }
 
 /** The number of micro-steps in which some rank has a row; all ranks make as many. */
-export function numMicroSteps({ batch, ranks, gradAccum }: Parts): number {
+export function numMicroSteps({ batch, ranks, gradAccum, gradientGroups }: Parts): number {
+  if (gradientGroups !== undefined) {
+    return Math.ceil(gradientGroups / ranks);
+  }
   return Math.min(gradAccum, Math.ceil(batch / ranks));
 }
 
+/** A micro-step of a rank. */
+interface MicroStep {
+  readonly rank: number;
+  readonly microStep: number;
+}
+
 /**
- * The rows of a step's micro-step that belong to a rank: [first, end) out of B, perhaps none. A
- * step's rows are divided among ranks, and a rank's rows among micro-steps. Where the numbers don't
+ * The group of a rank's micro-step; undefined where it has none. As the wrappers deal them out:
+ * fsdp in turn, the others in runs of neighbors.
+ */
+export function groupOf({
+  gradientGroups: groups = 0,
+  ranks,
+  strategy,
+  rank,
+  microStep,
+}: Pick<Parts, 'gradientGroups' | 'ranks' | 'strategy'> & MicroStep): number | undefined {
+  if (strategy === 'fsdp') {
+    const group = microStep * ranks + rank;
+    return group < groups ? group : undefined;
+  }
+  const counts = dealLeaves(groups, ranks);
+  const first = counts.slice(0, rank).reduce((sum, count) => sum + count, 0);
+  return microStep < counts[rank]! ? first + microStep : undefined;
+}
+
+/**
+ * The rows of a step's micro-step that belong to a rank: [first, end) out of B, perhaps none; with
+ * groups those of its group. Otherwise a step's rows are divided among ranks, and a rank's rows among micro-steps. Where the numbers don't
  * divide evenly, the first parts take one row more.
  */
-export function rowsOf(
-  options: Parts & { readonly rank: number; readonly microStep: number },
-): Rows {
+export function rowsOf(options: Parts & MicroStep): Rows {
+  const { gradientGroups } = options;
+  if (gradientGroups !== undefined) {
+    const group = groupOf(options);
+    const all = { first: 0, end: options.batch };
+    return group === undefined ? { first: 0, end: 0 } : partOf(all, gradientGroups, group);
+  }
   const own = partOf({ first: 0, end: options.batch }, options.ranks, options.rank);
   return partOf(own, numMicroSteps(options), options.microStep);
 }

@@ -117,6 +117,7 @@ const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
 const MOST: Readonly<Partial<Record<keyof Flags, (run: RunConfig) => [most: number, of: string]>>> =
   {
     gradAccum: (run) => [Math.ceil(run.batch / run.ranks), 'rows of a rank'],
+    ranks: ({ gradientGroups = Infinity }) => [gradientGroups, 'groups of rows'],
     slices: ({ modelConfig }) => [numBlocks(modelConfig) + 2, 'layers of the model'],
     microBatches: ({ batch, gradAccum }) => [Math.ceil(batch / gradAccum), 'rows of a micro-step'],
     warmup: ({ steps }) => [steps, 'steps of the run, and the rate never gets to --lr'],

@@ -335,6 +335,10 @@ export const GROUPS = {
       '--grad-accum <K>',
       'micro-steps of a step, at most as many as a rank has rows',
     ]),
+    gradientGroups: fixed('all')(whole(1), undefined, [
+      '--gradient-groups <G>',
+      'groups of rows of a step, each computed by itself: its bits do not depend on --ranks',
+    ]),
     sync: told('micro-steps')(onOff, true, [
       '--no-sync',
       'with K > 1, reduce gradients on the last micro-step alone',

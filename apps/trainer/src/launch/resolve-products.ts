@@ -14,7 +14,8 @@ import { lookForSaves } from '../saves/resume-run.js';
 /** What computes products, with `auto` decided. */
 export type Products = Exclude<Flags['products'], 'auto'>;
 
-type Asked = Pick<RunConfig, 'products' | 'device' | 'transport' | 'resume' | 'out'>;
+type Asked = Pick<RunConfig, 'products' | 'device' | 'transport' | 'resume' | 'out'> &
+  Partial<Pick<RunConfig, 'gradientGroups'>>;
 
 /** What a machine has. */
 interface Machine {
@@ -26,8 +27,8 @@ interface Machine {
 type Find = typeof findNativeProducts;
 
 /**
- * A library of the machine where there is one, but for runs whose bits others have to share: over
- * several hosts, and where the steps before were computed in wasm.
+ * A library of the machine where there is one, but for runs whose bits others have to share: with
+ * groups of rows, over several hosts, and where the steps before were computed in wasm.
  * @throws {UsageError} where a library is asked for that can't be had, or one other than that of
  * the steps before would go on
  */
@@ -35,8 +36,9 @@ export async function resolveProducts(
   asked: Asked,
   { env = process.env, find = findNativeProducts }: Machine = {},
 ): Promise<Products> {
-  const { products, device } = asked;
-  if (products === 'wasm' || !device.some((choice) => kindOf(choice) === 'cpu')) {
+  const { products, device, gradientGroups } = asked;
+  const isPortable = products === 'auto' && gradientGroups !== undefined;
+  if (products === 'wasm' || isPortable || !device.some((choice) => kindOf(choice) === 'cpu')) {
     return 'wasm';
   }
   if (products === 'native') {

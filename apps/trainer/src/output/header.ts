@@ -156,9 +156,12 @@ function hasOwnRows({ modelConfig }: RunConfig): boolean {
 
 function stepText(config: RunConfig): string {
   const microSteps = numMicroSteps(config);
-  const parts = microSteps > 1 ? ` in ${microSteps} micro-steps` : '';
-  const reduced = microSteps > 1 && !config.sync ? ', reduced once' : '';
-  const { head, batch, seq } = config;
+  const { head, batch, seq, gradientGroups: groups } = config;
+  const isGrouped = groups !== undefined;
+  const most = microSteps > 1 ? `, up to ${microSteps} a rank` : '';
+  const cut = isGrouped ? ` in ${groups} groups${most}` : ` in ${microSteps} micro-steps`;
+  const parts = isGrouped || microSteps > 1 ? cut : '';
+  const reduced = !isGrouped && microSteps > 1 && !config.sync ? ', reduced once' : '';
   if (hasOwnRows(config)) {
     return `${batch} rows${parts}${reduced}`;
   }

@@ -24,14 +24,17 @@ const MOST_MICRO_STEPS = 3;
 /** The most tokens of a micro-step whose bytes the language can count in one array. */
 const MOST_TOKENS = 2 ** 31;
 
-/** The number of micro-steps of a step that are not run. */
+/** The number of micro-steps of a step that are not run; a step of groups needs all of them. */
 export function numSkipped(config: RunConfig): number {
+  if (config.gradientGroups !== undefined) {
+    return 0;
+  }
   return Math.max(0, numMicroSteps(config) - MOST_MICRO_STEPS);
 }
 
 /** The rows that each rank gets in each micro-step, all of them zeros. */
 export function dryData(config: RunConfig, { onMicroStep }: DryDataOptions = {}): Dataset {
-  const { batch, ranks, gradAccum, seq, data } = config;
+  const { batch, seq, data } = config;
   const isPacked = formatOf(data) !== 'text';
   const skipped = numSkipped(config);
   return {
@@ -42,7 +45,7 @@ export function dryData(config: RunConfig, { onMicroStep }: DryDataOptions = {})
     microBatch: async (_step, rank, place) => {
       onMicroStep?.(place);
       const microStep = place === MOST_MICRO_STEPS - 1 ? place + skipped : place;
-      const { first, end } = rowsOf({ batch, ranks, rank, gradAccum, microStep });
+      const { first, end } = rowsOf({ ...config, rank, microStep });
       if ((end - first) * seq > MOST_TOKENS) {
         throw new LimitError(
           `--batch ${batch} is ${end - first} rows of ${seq} tokens in a micro-step, more than ${MOST_TOKENS} tokens.`,

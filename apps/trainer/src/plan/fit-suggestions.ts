@@ -22,7 +22,8 @@ const BUDGETS = Array.from({ length: 21 }, (_, power) => 1 << power);
  * least to the one that takes least; where the last one does not fit, none of the list does.
  */
 export function fitSuggestions(config: RunConfig): readonly (readonly Way[])[] {
-  const { strategy, ranks, cpuOffload, offloadDir } = config;
+  const { strategy, ranks, cpuOffload, offloadDir, gradientGroups } = config;
+  const canOffload = gradientGroups === undefined; // which computes no groups
   const ways: Way[] = [{ flags: '', config }];
   if (strategy !== 'offload') {
     const least = strategy === 'fsdp' ? ranks : 1;
@@ -30,9 +31,9 @@ export function fitSuggestions(config: RunConfig): readonly (readonly Way[])[] {
     if (strategy === 'fsdp' && !cpuOffload && offloadDir === undefined) {
       ways.push({ flags: '--cpu-offload', config: { ...config, cpuOffload: true } });
     }
-    ways.push(offloaded(config));
+    ways.push(...(canOffload ? [offloaded(config)] : []));
   }
-  if (offloadDir === undefined) {
+  if (offloadDir === undefined && canOffload) {
     const way = offloaded(config);
     const flags = `${way.flags} --offload-dir DIR`.trim();
     ways.push({ flags, config: { ...way.config, offloadDir: 'DIR' } });
@@ -53,10 +54,10 @@ function largerBudgets(config: RunConfig): Way[] {
 
 /** The same way on fewer rows at a time, and with activations computed twice. */
 function smallerSteps(way: Way): Way[] {
-  const { batch, ranks, checkpointActivations } = way.config;
+  const { batch, ranks, checkpointActivations, gradientGroups } = way.config;
   const gradAccum = Math.ceil(batch / ranks);
   const rows =
-    numMicroSteps(way.config) === gradAccum
+    numMicroSteps(way.config) === gradAccum || gradientGroups !== undefined
       ? [way]
       : [way, withFlag(way, `--grad-accum ${gradAccum}`, { gradAccum })];
   const again = checkpointActivations

@@ -1,6 +1,7 @@
 // The runs of one model and one set of rows by strategy: what each takes, and whether it fits here.
 
 import type { DryModel } from '@shardweave/tensor-core';
+import { numMicroSteps } from '../data/row-order.js';
 import { STRATEGIES } from '../flags/train-flags.js';
 import { formatBytes, formatMs } from '../format.js';
 import type { RunConfig, StrategyName } from '../run-config.js';
@@ -30,6 +31,8 @@ export interface PlanRow {
   readonly linkMs: number | undefined;
   /** What the run leaves under --out. */
   readonly left: LeftBytes;
+  /** With --gradient-groups, the forwards and backwards of a rank in a step. */
+  readonly calls?: number | undefined;
 }
 
 export interface PlanOptions {
@@ -52,10 +55,13 @@ export async function planRows(config: RunConfig, options: PlanOptions): Promise
 
 async function planRow(config: RunConfig, options: PlanOptions): Promise<PlanRow> {
   const { model, clock, linkBits } = options;
-  const { strategy, ranks } = config;
+  const { strategy, ranks, gradientGroups } = config;
   const room = options.room(config);
   const isTimed = clock !== undefined;
-  const { complaint, run } = await tryRun(config, { rank: 0, model, room, isTimed });
+  const isRefused = strategy === 'offload' && gradientGroups !== undefined;
+  const { complaint, run } = isRefused
+    ? { complaint: `it takes no --gradient-groups ${gradientGroups}`, run: undefined }
+    : await tryRun(config, { rank: 0, model, room, isTimed });
   return {
     strategy,
     ranks,
@@ -66,6 +72,7 @@ async function planRow(config: RunConfig, options: PlanOptions): Promise<PlanRow
     stepMs: run && (await clock?.stepMs(run, config)),
     linkMs: run && linkBits && (run.laterStep.bytesSent * 8000) / linkBits,
     left: await leftBytes(config),
+    calls: gradientGroups && numMicroSteps(config),
   };
 }
 
@@ -99,9 +106,21 @@ export function planText(rows: readonly PlanRow[]): string {
     ...rows.flatMap(({ strategy, complaint }) =>
       complaint === undefined ? [] : [`${strategy}: ${complaint}.`],
     ),
+    ...groupCosts(rows),
     ...linkAdvice(rows),
   ];
   return [...lines, ...(reasons.length > 0 ? ['', ...reasons] : []), ''].join('\n');
+}
+
+/** What groups of rows cost where parameters are gathered. */
+function groupCosts(rows: readonly PlanRow[]): string[] {
+  return rows.flatMap(({ strategy, calls = 1 }) =>
+    strategy === 'fsdp' && calls > 1
+      ? [
+          `fsdp: in groups a rank makes ${calls} calls a step, and each gathers and reduces all parameters; --no-reshard gathers them once.`,
+        ]
+      : [],
+  );
 }
 
 /** What keeps the link least busy, of that which fits. */

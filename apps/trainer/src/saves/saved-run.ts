@@ -188,7 +188,11 @@ function changedMs(path: string): number {
 /** Texts such as `--lr 0.1 (was 0.2)` for everything that differs, and may. */
 export function changesOf(record: SavedRun, config: PreparedRun): string[] {
   const told = isModelAlone(record) ? [] : differencesOf('told', record.config, config);
-  return told.map(({ flag, was, is }) => `${flag} ${is} (was ${was})`);
+  // A step of groups is the same on any number of ranks.
+  const isFree = (flag: string) => config.gradientGroups !== undefined && flag === '--ranks';
+  return told
+    .filter(({ flag }) => !isFree(flag))
+    .map(({ flag, was, is }) => `${flag} ${is} (was ${was})`);
 }
 
 /** A sentence where the text of a module that people have written is not the one of the save. */

@@ -6,7 +6,9 @@
 // the ranks must agree on (who takes part, which parameters exist, which were used, the learned
 // order) goes over the first lane, before the first bucket or after the last.
 
-import type { HostBuffers } from '@shardweave/nn/flat';
+import type { ProcessGroup } from '@shardweave/collectives';
+import { dealLeaves } from '@shardweave/dtypes/tree';
+import type { GroupCall, GroupSums, HostBuffers } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { allReduceHook } from '../communication-hooks/all-reduce-hook.js';
 import { DdpStateError } from '../errors.js';
@@ -32,6 +34,8 @@ export interface CycleOptions {
    * backward.
    */
   readonly identity: string;
+  /** The sums of groups and the present call of a step; undefined where each backward is one. */
+  readonly groups?: { readonly sums: GroupSums<Bucket>; readonly call: GroupCall } | undefined;
 }
 
 /** How a bucket's result is used, which is known after the agreement. */
@@ -138,11 +142,19 @@ export class SyncCycle {
       const sum = await this.#sums[bucket.index];
       const { members } = bucket.layout;
       buffers.push(bucket.receive(sum, { postdivide, isUsed: (i) => isUsed(members[i]!) }));
-      if (sum !== undefined) {
+      if (sum !== undefined && this.#options.groups === undefined) {
         this.#options.hostBuffers.give(sum);
       }
     }
     return buffers;
+  }
+
+  /** Waits until all buckets have been added to the sums of groups that are held. */
+  async hold(): Promise<void> {
+    await Promise.all(this.#sums);
+    for (const bucket of this.plan.buckets) {
+      bucket.reset();
+    }
   }
 
   /** Frees everything after a failure; errors of what is still in flight are ignored. */
@@ -200,43 +212,78 @@ export class SyncCycle {
   }
 
   #start(bucket: Bucket): Promise<Uint8Array> | undefined {
-    const { communicationHook: hook = allReduceHook, name } = this.#wrapper.options;
-    const { hostBuffers, clock } = this.#options;
+    const { communicationHook: hook = allReduceHook } = this.#wrapper.options;
+    const { hostBuffers, clock, groups } = this.#options;
     const lanes = this.#wrapper.lanes.all;
-    if (lanes.length === 0) {
+    if (lanes.length === 0 && groups === undefined) {
       return this.#send(bucket, undefined) as undefined;
     }
-    const lane = lanes[bucket.index % lanes.length]!;
     const read = this.#send(bucket, hostBuffers.take(bucket.wireBytes))!;
-    const ready = Promise.all([read.then(clock.noteRead), this.agreed]);
-    const sum = lane.starts.enqueue(
-      ready,
-      async ([bytes]) => {
-        const end = clock.beginCommunication();
-        await hook.reduce({
-          index: bucket.index,
-          isLast: bucket.index === this.plan.buckets.length - 1,
-          tag: `${name === '' ? '' : `${name} `}bucket ${bucket.index}`,
-          identity: `${this.identity} bucket ${bucket.index}`,
-          dtype: bucket.reduceDType,
-          bytes,
-          members: bucket.members,
-          layout: bucket.layout,
-          group: lane,
-          owner: this.#wrapper,
-        });
-        end();
-        return bytes;
-      },
-      {
-        isSerial: hook.isSerial,
-        failed: (error) => tellOthers(lane, 'ddp backward', error),
-      },
-    );
+    let sum = groups === undefined ? read : this.#addToGroups(bucket, read);
+    if (lanes.length > 0 && groups?.call.isLast !== false) {
+      const lane = lanes[bucket.index % lanes.length]!;
+      sum = lane.starts.enqueue(
+        Promise.all([sum.then(clock.noteRead), this.agreed]),
+        async ([bytes]) => {
+          const end = clock.beginCommunication();
+          await (groups === undefined
+            ? this.#reduce(bucket, lane, bytes)
+            : this.#reduceGroups(bucket, lane, groups.sums));
+          end();
+          return bytes;
+        },
+        {
+          isSerial: hook.isSerial,
+          failed: (error) => tellOthers(lane, 'ddp backward', error),
+        },
+      );
+    }
     sum.catch((error: unknown) => {
       this.#failure ??= { error };
     });
     return sum;
+  }
+
+  /** What ranks compare of a bucket's collectives, and its name in traces. */
+  #namesOf({ index }: Bucket): { readonly tag: string; readonly identity: string } {
+    const { name } = this.#wrapper.options;
+    const tag = `${name === '' ? '' : `${name} `}bucket ${index}`;
+    return { tag, identity: `${this.identity} bucket ${index}` };
+  }
+
+  async #reduce(bucket: Bucket, group: ProcessGroup, bytes: Uint8Array): Promise<void> {
+    const { communicationHook: hook = allReduceHook } = this.#wrapper.options;
+    await hook.reduce({
+      index: bucket.index,
+      isLast: bucket.index === this.plan.buckets.length - 1,
+      ...this.#namesOf(bucket),
+      dtype: bucket.reduceDType,
+      bytes,
+      members: bucket.members,
+      layout: bucket.layout,
+      group,
+      owner: this.#wrapper,
+    });
+  }
+
+  /**
+   * Adds what this call's group has brought. Resolves with the place of the sum of all groups,
+   * which on a single rank is there after the last one.
+   */
+  async #addToGroups(bucket: Bucket, read: Promise<Uint8Array>): Promise<Uint8Array> {
+    const { hostBuffers } = this.#options;
+    const { sums, call } = this.#options.groups!;
+    const bytes = await read;
+    await sums.push(bucket, call, { byteLength: bytes.byteLength, parts: [bytes] });
+    hostBuffers.give(bytes);
+    return sums.heldOf(bucket)?.place ?? bytes; // there is none after a failure
+  }
+
+  async #reduceGroups(bucket: Bucket, group: ProcessGroup, sums: GroupSums<Bucket>): Promise<void> {
+    const { sums: own, place } = sums.heldOf(bucket)!;
+    const tree = { leaves: sums.groups, counts: dealLeaves(sums.groups, group.worldSize) };
+    const names = this.#namesOf(bucket);
+    await group.allReduce(own, place, { dtype: 'f32', op: 'sum', tree, ...names });
   }
 
   #send(bucket: Bucket, into: Uint8Array | undefined): Promise<Uint8Array> | undefined {

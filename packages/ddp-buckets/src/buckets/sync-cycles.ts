@@ -1,10 +1,15 @@
 // Begins and ends the cycles of a wrapper's reduced backwards. It counts them, so that ranks can
 // compare which one they are in, and knows what each agrees on with the other ranks.
 
+import { dealLeaves } from '@shardweave/dtypes/tree';
+import { GroupSums } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
+import { DdpStateError } from '../errors.js';
 import { UnevenInputs } from '../ranks/uneven-inputs.js';
 import { type RecordedForward, RecordedForwards } from '../recorded-forwards.js';
 import { StepClock } from '../step-timings.js';
+import type { Bucket } from './bucket.js';
+import type { BucketPlan } from './bucket-plan.js';
 import { LocalGradients } from './local-gradients.js';
 import type { PlanKeeper } from './plan-keeper.js';
 import { type InTurn, isToLearn, learnBuckets, usedByAny } from './share-buckets.js';
@@ -22,7 +27,11 @@ export class SyncCycles {
   readonly keeper: PlanKeeper;
   /** What backwards that were not reduced have left. */
   readonly locals = new LocalGradients();
+  /** The sums of the groups that make up a step; undefined where each backward is reduced. */
+  readonly groups: GroupSums<Bucket> | undefined;
   readonly #wrapper: WrapperContext;
+  /** The plan with which the present step's groups began. */
+  #groupPlan: BucketPlan | undefined;
   /**
    * The number of reduced backwards that have begun. Inside join those of other ranks count too.
    */
@@ -34,6 +43,7 @@ export class SyncCycles {
   constructor(wrapper: WrapperContext, keeper: PlanKeeper) {
     this.#wrapper = wrapper;
     this.keeper = keeper;
+    this.groups = groupSumsOf(wrapper);
   }
 
   /**
@@ -59,6 +69,7 @@ export class SyncCycles {
     this.#numBackwards += 1;
     this.locals.requireWhole();
     this.keeper.refresh();
+    this.#requireWholeGroups();
     const isLeft = (tensor: Tensor) => this.locals.has(tensor);
     this.keeper.reach.require(this.keeper.plan!.active, reached, isLeft);
     this.uneven.announceBackward();
@@ -79,7 +90,8 @@ export class SyncCycles {
     const { hostBuffers, plan } = this.keeper;
     const agreed = Promise.all([this.uneven.round, this.keeper.agree()]);
     const identity = this.#identity();
-    const options = { plan: plan!, hostBuffers, locals, agreed, reached, clock, identity };
+    const groups = this.groups && { sums: this.groups, call: this.groups.present };
+    const options = { plan: plan!, hostBuffers, locals, agreed, reached, clock, identity, groups };
     return new SyncCycle(this.#wrapper, options);
   }
 
@@ -90,6 +102,11 @@ export class SyncCycles {
   ): Promise<void> {
     cycle.flush();
     await cycle.agreed;
+    if (this.groups?.present.isLast === false) {
+      await cycle.hold();
+      this.groups.endCall();
+      return;
+    }
     const round = await this.uneven.round;
     const context = this.keeper.context!;
     const { lanes, options } = this.#wrapper;
@@ -106,6 +123,7 @@ export class SyncCycles {
       isUsed: (index) => !isSpectator && used?.[index] !== 0,
     };
     this.buffers = await cycle.receive(outcome);
+    this.groups?.endCall();
     for (const { tensor } of cycle.plan.active) {
       if (!this.#unstepped.has(tensor)) {
         this.#unstepped.set(tensor, versionOf(tensor));
@@ -119,11 +137,13 @@ export class SyncCycles {
   /** Drops the cycle of a backward that has failed. */
   drop(cycle: SyncCycle): void {
     cycle.reset();
+    this.groups?.fail();
     this.#forget(new Set(cycle.plan.active.map(({ tensor }) => tensor)));
   }
 
   /** Called when gradients are cleared, whether or not a step has used them. */
   noteCleared(leaves: readonly Tensor[]): void {
+    this.groups?.clear();
     const skipped = leaves.filter((leaf) => {
       const version = this.#unstepped.get(leaf);
       this.#unstepped.delete(leaf);
@@ -138,6 +158,29 @@ export class SyncCycles {
     if (leaves.size > 0 && hook?.forget !== undefined) {
       const active = this.keeper.plan?.active.filter(({ tensor }) => leaves.has(tensor)) ?? [];
       hook.forget(active.map(({ path }) => path));
+    }
+  }
+
+  /**
+   * @throws {DdpStateError} where a call of the step has failed, or other parameters are trained
+   * than when it began
+   */
+  #requireWholeGroups(): void {
+    const { groups } = this;
+    if (groups === undefined) {
+      return;
+    }
+    const plan = this.keeper.plan!;
+    if (groups.present.index === 0) {
+      this.#groupPlan = plan;
+    }
+    if (groups.isTorn || plan !== this.#groupPlan) {
+      const why = groups.isTorn
+        ? 'one that failed after others of its step'
+        : 'other trained parameters than those that the step began with';
+      throw new DdpStateError(
+        `ddp backward: expected the ${groups.groups} groups of a step one after the other, got ${why}. Call zeroGrad and begin the step with its first group.`,
+      );
     }
   }
 
@@ -164,4 +207,27 @@ export class SyncCycles {
 /** The version of the values that a step changes. */
 function versionOf({ piece, storage }: Tensor): number {
   return (piece?.flat.storage ?? storage).version;
+}
+
+/** The groups of a step that each of its calls runs on a rank; undefined: an empty call. */
+export function groupCalls(
+  groups: number,
+  { rank, worldSize }: { readonly rank: number; readonly worldSize: number },
+): (number | undefined)[] {
+  const counts = dealLeaves(groups, worldSize);
+  const first = counts.slice(0, rank).reduce((sum, count) => sum + count, 0);
+  return Array.from({ length: counts[0]! }, (_, call) =>
+    call < counts[rank]! ? first + call : undefined,
+  );
+}
+
+function groupSumsOf({ options, lanes, device }: WrapperContext): GroupSums<Bucket> | undefined {
+  const { gradientGroups: groups } = options;
+  if (groups === undefined) {
+    return undefined;
+  }
+  const arrivals = groupCalls(groups, lanes.group).map((group) =>
+    group === undefined ? [] : [{ first: group, end: group + 1 }],
+  );
+  return new GroupSums({ groups, arrivals, isDry: device.backend.isDry });
 }

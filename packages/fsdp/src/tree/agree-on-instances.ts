@@ -66,6 +66,7 @@ function comparedLines({ units, options }: TreeInstance): string[] {
     bufferDType: options.bufferDType,
     fp32ReduceScatter: options.isMixed && options.reduceDType === 'f32',
     forceInputToFp32: options.forceInputToFp32,
+    gradientGroups: options.gradientGroups ?? 'none',
     gradientPredivideFactor: divide.predivide,
     'division after the sum': divide.postdivide,
     reshardAfterForward: options.reshardAfterForward,

@@ -6,6 +6,7 @@ import { byteSize } from '@shardweave/dtypes';
 import { type FlatLoad, StageScheduler } from '@shardweave/nn/flat';
 import type { DType, Pass } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
+import { GroupRounds } from '../unit/group-rounds.js';
 import { ReduceScatterBucketer } from '../unit/reduce-scatter-bucketer.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import type { UnitLinks } from '../unit/unit-links.js';
@@ -19,6 +20,8 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   readonly instances: readonly Instance[];
   readonly scheduler: StageScheduler<Instance, readonly FlatLoad[]>;
   readonly bucketer: ReduceScatterBucketer;
+  /** The rounds of a step in groups; undefined where each backward is reduced. */
+  readonly rounds: GroupRounds | undefined;
   /** The numeric classes of all ranks, each once; empty on a single rank. */
   readonly numericClasses: readonly string[];
   /** False inside noSync, where gradients add up unreduced. */
@@ -54,15 +57,27 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
       },
       { capBytes: root.options.gatherCapBytes },
     );
+    const { gradientGroups } = root.options;
+    const { isDry } = root.wrapper.device.backend;
+    this.rounds =
+      gradientGroups === undefined
+        ? undefined
+        : new GroupRounds(gradientGroups, root.processGroup, { isDry });
     this.bucketer = new ReduceScatterBucketer({
       capBytes: root.options.bucketCapBytes,
       mostBytes: (links, dtype) => this.#gradientBytes(links, dtype),
       identity: (names, links) => this.#pass!.identity(names, links),
+      round: () => this.rounds?.reduction,
     });
   }
 
   get units(): ShardedUnit[] {
     return this.instances.flatMap(({ units }) => units);
+  }
+
+  /** Whether the present backward is the last one before a step may follow. */
+  get endsStep(): boolean {
+    return this.isSyncing && this.rounds?.sums.present.isLast !== false;
   }
 
   /** Whether a backward through this tree is under way. */
@@ -139,7 +154,8 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
    * @throws {FsdpStateError} where a backward failed that had begun to change what others left
    */
   #requireWhole(): void {
-    const torn = this.units.find(({ gradient }) => gradient.isTorn);
+    const isTorn = this.rounds?.sums.isTorn;
+    const torn = this.units.find(({ gradient }) => isTorn || gradient.isTorn);
     if (torn === undefined) {
       return;
     }
@@ -239,6 +255,9 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     this.#ends = Promise.resolve();
     this.scheduler.reset();
     this.bucketer.reset();
+    if (isPassLost) {
+      this.rounds?.sums.fail();
+    }
     for (const unit of this.units) {
       if (isPassLost) {
         unit.gradient.failPass();
@@ -268,6 +287,22 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     }
   }
 
+  /** @throws {FsdpStateError} where a step ends of which some calls brought no gradient of a unit */
+  #endRound(): void {
+    const sums = this.rounds?.sums;
+    if (sums?.present.isLast === true) {
+      const partly = new Set(sums.partly());
+      const unit = this.units.find(({ gradient }) => partly.has(gradient));
+      if (unit !== undefined) {
+        const { rank, worldSize } = this.root.processGroup;
+        throw new FsdpStateError(
+          `rank ${rank}/${worldSize} backward: expected a gradient of '${unit.name}' in all ${sums.groups} groups of a step, got one in some of them. Let each call use the same parameters.`,
+        );
+      }
+    }
+    sums?.endCall();
+  }
+
   async #finishPass(): Promise<void> {
     await this.agree();
     this.scheduler.endBackward();
@@ -284,12 +319,14 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
         throw failed.reason;
       }
     }
+    const { endsStep } = this;
+    this.#endRound();
     await this.scheduler.settle();
     if (this.isSyncing) {
       await this.#ends; // without reductions ranks need not wait for one another
     }
     for (const instance of this.instances) {
-      if (this.isSyncing || instance.isResharding) {
+      if (endsStep || instance.isResharding) {
         instance.drop();
       }
       instance.activity.becomeIdle();

@@ -20,6 +20,7 @@ import { FsdpTree } from './fsdp-tree.js';
 import { ownParameters, requireEachInOneUnit } from './own-parameters.js';
 import { planUnits } from './plan-units.js';
 import { abortAlone } from './rank-failure.js';
+import { requireOneDeal } from './require-one-deal.js';
 import { SharedParameters } from './shared-parameters.js';
 import { claimNames, flatKey, homeStepsOf, storedInstance } from './stored-instance.js';
 import { StateMachine } from './training-state.js';
@@ -68,6 +69,7 @@ export class Instance implements TreeInstance {
       options,
       owner: wrapper,
       isSyncing: () => this.#tree?.isSyncing,
+      groups: () => this.#tree?.rounds?.sums,
       onContribution: (pass) => this.#noteContribution(pass),
       onFinal: (unit) => this.#afterBackward(unit),
       onFailed: (pass) => this.#tree?.watchPass(pass),
@@ -145,6 +147,7 @@ export class Instance implements TreeInstance {
     if (root !== this && root.instances().includes(this)) {
       return root.elect();
     }
+    requireOneDeal(this);
     const numericClasses = await agreeOnInstances(this);
     for (const instance of instances) {
       await instance.#open();
@@ -210,7 +213,7 @@ export class Instance implements TreeInstance {
 
   /** Whether a backward frees the full parameters as soon as their gradients are final. */
   get isDroppedAfterBackward(): boolean {
-    return this.#tree!.isSyncing || this.isResharding;
+    return this.#tree!.endsStep || this.isResharding;
   }
 
   #noteContribution(pass: Pass): void {

@@ -14,6 +14,7 @@
 import { tellFailure } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import type { DType, HostBlock, Storage } from '@shardweave/tensor-core';
+import type { RoundReduction } from './group-rounds.js';
 import { isSameReduction, type UnitLinks } from './unit-links.js';
 
 /** The gradient of one flat parameter on its way to the other ranks. */
@@ -34,10 +35,11 @@ export interface OutgoingGradient {
    */
   makeBlock?(byteLength: number): HostBlock | undefined;
   /**
-   * Takes this rank's reduced shard. Its bytes are the bucketer's again when it settles, unless
-   * they are the block of `makeBlock`, which is the taker's.
+   * Takes this rank's reduced shard; with gradientGroups the sums that a round gives, in order. The
+   * bytes are the bucketer's again when it settles, unless they are the block of `makeBlock`, which
+   * is the taker's.
    */
-  onReduced(shard: Uint8Array, block: HostBlock | undefined): void | Promise<void>;
+  onReduced(sums: readonly Uint8Array[], block: HostBlock | undefined): void | Promise<void>;
 }
 
 export interface BucketerOptions {
@@ -50,6 +52,8 @@ export interface BucketerOptions {
   mostBytes(links: UnitLinks, dtype: DType): number;
   /** The identity that ranks compare for a reduction that is about to start. */
   identity(names: readonly string[], links: UnitLinks): string;
+  /** How the present round of a step in groups is reduced. Default: in rank order. */
+  round?(): RoundReduction | undefined;
 }
 
 /** The place of a gradient in a bucket. */
@@ -75,8 +79,10 @@ interface Bucket {
 interface Reduction {
   readonly entries: readonly Entry[];
   readonly links: UnitLinks;
-  /** This rank's row, summed over all ranks. */
+  /** This rank's row, summed over all ranks; the sums of a round follow one another. */
   readonly output: Promise<Uint8Array>;
+  readonly numSums: number;
+  readonly shardBytes: number;
   /** The memory of the device that the row lies in, if any. */
   readonly block: HostBlock | undefined;
 }
@@ -139,7 +145,11 @@ export class ReduceScatterBucketer {
     for (let next = this.#started.shift(); next !== undefined; next = this.#started.shift()) {
       const output = await next.output;
       for (const { gradient, offset, byteLength } of next.entries) {
-        await gradient.onReduced(output.subarray(offset, offset + byteLength), next.block);
+        const sums = Array.from({ length: next.numSums }, (_, i) => {
+          const start = i * next.shardBytes + offset;
+          return output.subarray(start, start + byteLength);
+        });
+        await gradient.onReduced(sums, next.block);
       }
       if (next.block === undefined) {
         next.links.hostBuffers.give(output);
@@ -231,15 +241,18 @@ export class ReduceScatterBucketer {
     const { reduceGroup, reductions, replicas, hostBuffers } = links;
     const names = entries.map(({ gradient }) => gradient.name);
     const identity = this.#options.identity(names, links);
-    const options = { dtype, op: 'sum', tag: names.join(' + '), identity } as const;
+    const round = this.#options.round?.();
+    const numSums = round?.numSums ?? 1;
+    const tree = round && { tree: round.tree };
+    const options = { dtype, op: 'sum', tag: names.join(' + '), identity, ...tree } as const;
     let output = ready;
     if (worldSize > 1) {
       output = reductions.enqueue(
         ready,
         async (input) => {
-          const shard = block?.bytes ?? hostBuffers.take(input.byteLength / worldSize);
-          const whole = input.subarray(0, shardBytes * worldSize);
-          await reduceGroup.reduceScatter(whole, shard.subarray(0, shardBytes), options);
+          const shard = block?.bytes ?? hostBuffers.take((numSums * input.byteLength) / worldSize);
+          const whole = input.subarray(0, round?.isGiving === false ? 0 : shardBytes * worldSize);
+          await reduceGroup.reduceScatter(whole, shard.subarray(0, numSums * shardBytes), options);
           if (sent === undefined) {
             hostBuffers.give(input);
           }
@@ -263,6 +276,6 @@ export class ReduceScatterBucketer {
         { failed: (error) => tellFailure(replicas.group, 'a reduction', error) },
       );
     }
-    this.#started.push({ entries, links, output, block });
+    this.#started.push({ entries, links, output, block, numSums, shardBytes });
   }
 }

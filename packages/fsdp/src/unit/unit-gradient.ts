@@ -13,8 +13,10 @@ import {
   type FlatGradientOptions,
   type FlatLayout,
   type FlatParameter,
+  type GroupCall,
+  type GroupSums,
 } from '@shardweave/nn/flat';
-import type { Device, DType, Pass, Storage, Tensor } from '@shardweave/tensor-core';
+import type { Device, DType, HostBlock, Pass, Storage, Tensor } from '@shardweave/tensor-core';
 import { DeviceGradientHome, type GradientHome } from './gradient-home.js';
 import type { ReduceScatterBucketer } from './reduce-scatter-bucketer.js';
 import { isSameReduction, type UnitLinks } from './unit-links.js';
@@ -46,6 +48,8 @@ export interface GradientContext {
    * Whether gradients are reduced at the end of this backward; undefined before the first forward.
    */
   isSyncing(): boolean | undefined;
+  /** The sums of a step's groups, by gradient; undefined where each backward is reduced. */
+  groups(): GroupSums<object> | undefined;
   /** Called before each contribution; an error that it throws refuses the contribution. */
   onContribution(pass: Pass): void;
   /** Called when a backward that reaches a unit has failed, maybe before it came to the unit. */
@@ -69,10 +73,12 @@ class UnitSum extends FlatGradient {
   isTouched = false;
   readonly torn = new Set<Tensor>();
   readonly #onFailed: (pass: Pass) => void;
+  readonly #onClear: () => void;
 
-  constructor(options: FlatGradientOptions, onFailed: (pass: Pass) => void) {
+  constructor(options: FlatGradientOptions, on: { failed(pass: Pass): void; clear(): void }) {
     super(options);
-    this.#onFailed = onFailed;
+    this.#onFailed = on.failed;
+    this.#onClear = on.clear;
   }
 
   failed(_error: unknown, pass: Pass): void {
@@ -95,6 +101,12 @@ class UnitSum extends FlatGradient {
   }
 
   override clear(leaves: readonly Tensor[]): void {
+    this.#onClear();
+    this.drop(leaves);
+  }
+
+  /** Clears the leaves of a backward that has failed, which nobody has asked for. */
+  drop(leaves: readonly Tensor[]): void {
     for (const leaf of leaves) {
       this.torn.delete(leaf);
     }
@@ -109,6 +121,7 @@ export class UnitGradient {
   readonly #leaves: readonly Tensor[];
   /** Takes what is reduced. */
   readonly #home: GradientHome;
+  readonly #groups: () => GroupSums<object> | undefined;
   /** The leaves that had a gradient when the present backward began. */
   #before: { readonly left: readonly Tensor[]; readonly resting: readonly Tensor[] } = {
     left: [],
@@ -123,7 +136,8 @@ export class UnitGradient {
     const { values, layout, onFinal } = options;
     const { flat, home } = values;
     const { device } = flat;
-    const { owner, onContribution } = context;
+    const { owner, onContribution, onFailed } = context;
+    this.#groups = () => context.groups();
     this.#options = options;
     this.#reduce = context.options;
     this.#leaves = values.parameters.map(({ tensor }) => tensor);
@@ -136,7 +150,7 @@ export class UnitGradient {
     };
     this.#sum = new UnitSum(
       { device, layout, leaves, owner, dtype, onContribution, onFinal },
-      context.onFailed,
+      { failed: onFailed, clear: () => context.groups()?.clear() },
     );
   }
 
@@ -169,7 +183,7 @@ export class UnitGradient {
     const leaves = this.#leaves;
     const { left, resting } = this.#before;
     this.#sum.reset();
-    this.#sum.clear(this.#isAdded ? leaves : leaves.filter((leaf) => !resting.includes(leaf)));
+    this.#sum.drop(this.#isAdded ? leaves : leaves.filter((leaf) => !resting.includes(leaf)));
     for (const leaf of this.#isAdded ? [...left, ...resting] : left) {
       this.#sum.torn.add(leaf);
     }
@@ -199,10 +213,11 @@ export class UnitGradient {
       scaleInPlace(device, whole, 1 / divide.predivide);
     }
     const links = openLinks();
-    const scale = () => 1 / divide.postdivide;
-    if (worldSize === 1 && links.replicas === undefined) {
+    const groups = this.#groups();
+    const call = groups?.present;
+    if (worldSize === 1 && links.replicas === undefined && groups === undefined) {
       this.#isAdded = true;
-      const added = home.addStorage(whole, scale());
+      const added = home.addStorage(whole, 1 / divide.postdivide);
       if (added !== undefined) {
         added.catch(() => undefined); // seen by finish
         this.#added = added;
@@ -224,20 +239,44 @@ export class UnitGradient {
       links,
       isBucketed,
       makeBlock: (byteLength) =>
-        home instanceof DeviceGradientHome ? device.pool.blocks.take(byteLength) : undefined,
-      onReduced: (shard, block) => {
-        this.#isAdded = true;
-        if (block === undefined) {
-          return home.addBytes(shard, reduceDType, scale());
-        }
-        const reduced = device.storage(flat.size, reduceDType, 'staging');
-        reduced.hold(block);
-        const added = home.addStorage(reduced, scale());
-        reduced.release();
-        return added;
-      },
+        home instanceof DeviceGradientHome && groups === undefined
+          ? device.pool.blocks.take(byteLength)
+          : undefined,
+      onReduced:
+        groups === undefined
+          ? ([shard], block) => this.#add(shard!, block)
+          : (sums) => this.#addGroups(sums, groups, call!),
     });
     outgoing.release(); // its read-back is queued
+  }
+
+  /** Adds a reduced shard to the shard's gradient. */
+  #add(shard: Uint8Array, block: HostBlock | undefined): void | Promise<void> {
+    const { flat } = this.#options.values;
+    const { reduceDType, divide } = this.#reduce;
+    const scale = 1 / divide.postdivide;
+    this.#isAdded = true;
+    if (block === undefined) {
+      return this.#home.addBytes(shard, reduceDType, scale);
+    }
+    const reduced = flat.device.storage(flat.size, reduceDType, 'staging');
+    reduced.hold(block);
+    const added = this.#home.addStorage(reduced, scale);
+    reduced.release();
+    return added;
+  }
+
+  /** Adds the sums of a round to those that are held, which become the gradient after the last. */
+  async #addGroups(
+    sums: readonly Uint8Array[],
+    groups: GroupSums<object>,
+    call: GroupCall,
+  ): Promise<void> {
+    await groups.push(this, call, { byteLength: sums[0]!.byteLength, parts: sums });
+    const held = groups.heldOf(this);
+    if (call.isLast && held?.isWhole === true) {
+      await this.#add(held.place, undefined);
+    }
   }
 
   /** Waits for what was added without a reduction. */

@@ -13,7 +13,7 @@ import type { RunConfig } from '../../run-config.js';
 import type { TaskModule } from '../objectives/objective.js';
 import type { OwnObjective } from '../objectives/own.js';
 import type { TaskStrategy } from '../strategies/strategy.js';
-import { sumOverRanks } from '../strategies/sum-over-ranks.js';
+import { sumOfMicroSteps } from '../strategies/sum-over-ranks.js';
 
 export interface Evaluated {
   readonly loss: number;
@@ -22,7 +22,8 @@ export interface Evaluated {
 }
 
 export interface EvaluationOptions {
-  readonly config: Pick<RunConfig, 'head' | 'batch' | 'seq' | 'chunkSize'>;
+  readonly config: Pick<RunConfig, 'head' | 'batch' | 'seq' | 'chunkSize' | 'ranks'> &
+    Partial<Pick<RunConfig, 'gradientGroups' | 'strategy'>>;
   readonly rank: number;
   readonly device: Device;
   readonly strategy: Pick<TaskStrategy, 'module' | 'objective'>;
@@ -116,7 +117,8 @@ async function meanLoss(
   { first, end, onJudged }: Steps,
 ): Promise<number | undefined> {
   const { module, objective } = strategy;
-  let own = 0;
+  /** The sums of losses: one, or with groups one for each micro-step, whose group is the same. */
+  const own = [0];
   let numTargets = 0;
   const isWhole = await evaluating(module, async () => {
     for (let step = first; step < end; step++) {
@@ -126,11 +128,13 @@ async function meanLoss(
       numTargets += await data.numTargets(step);
       for (let microStep = 0; microStep < data.numMicroSteps; microStep++) {
         const batch = await data.microBatch(step, rank, microStep);
-        const place = step * config.batch + batch.firstRow;
-        const onExample = onJudged && ((judged: Judged, i: number) => onJudged(judged, place + i));
-        own += await device.noGrad(() =>
+        const first = step * config.batch + batch.firstRow;
+        const onExample = onJudged && ((judged: Judged, i: number) => onJudged(judged, first + i));
+        const loss = await device.noGrad(() =>
           device.scope(async () => (await objective.loss(batch, onExample)).item()),
         );
+        const place = config.gradientGroups === undefined ? 0 : microStep;
+        own[place] = (own[place] ?? 0) + loss;
       }
       onStep?.(step + 1, end);
     }
@@ -139,5 +143,5 @@ async function meanLoss(
   if (!isWhole) {
     return undefined;
   }
-  return (await sumOverRanks(own, group, 'valid loss')) / numTargets;
+  return (await sumOfMicroSteps(own, config, { rank, group, tag: 'valid loss' })) / numTargets;
 }

@@ -14,7 +14,7 @@ import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../../data/dataset.js';
 import { isWatched, type RunConfig } from '../../run-config.js';
 import type { TaskStrategy } from '../strategies/strategy.js';
-import { sumOverRanks } from '../strategies/sum-over-ranks.js';
+import { sumOfMicroSteps } from '../strategies/sum-over-ranks.js';
 import type { StepOutcome } from '../train-loop.js';
 import { layerNorms, tellsLayers, tellsUpdates } from './layer-norms.js';
 import { LayerUpdates } from './layer-updates.js';
@@ -69,7 +69,7 @@ export class TrainingStep {
    * is skipped: every rank knows it from the data, and none computes or sends anything.
    */
   async run(step: number, lr: number): Promise<StepOutcome> {
-    const { device, strategy, group, data } = this.#options;
+    const { config, rank, device, strategy, group, data } = this.#options;
     const { lossScale } = this;
     const numTargets = await data.numTargets(step);
     if (numTargets === 0) {
@@ -78,29 +78,30 @@ export class TrainingStep {
     for (const optimizerGroup of strategy.optimizer.groups) {
       optimizerGroup.lr = lr;
     }
-    const { sum: own } = await device.scope(() => this.#gradients(step, lossScale / numTargets));
+    const { losses: own } = await device.scope(() => this.#gradients(step, lossScale / numTargets));
     own.catch(() => undefined); // seen below, unless the update fails first
     const { isSkipped, ...norms } = await this.#update(step, lossScale);
     strategy.optimizer.zeroGrad();
-    const loss = (await sumOverRanks(await own, group, 'loss')) / numTargets;
+    const sum = await sumOfMicroSteps(await own, config, { rank, group, tag: 'loss' });
+    const loss = sum / numTargets;
     const numTokens = data.numTokens?.(step);
     return { loss, numTargets, numTokens, ...norms, lossScale, isSkipped };
   }
 
   /**
-   * Adds up the gradients of all micro-steps. Resolves with the sum of this rank's losses, which is
-   * still on its way to the host.
+   * Adds up the gradients of all micro-steps. Resolves with this rank's losses, which are still on
+   * their way to the host.
    */
-  async #gradients(step: number, scale: number): Promise<{ readonly sum: Promise<number> }> {
+  async #gradients(step: number, scale: number): Promise<{ losses: Promise<number[]> }> {
     const { config, strategy, data } = this.#options;
     const losses: Tensor[] = [];
     for (let microStep = 0; microStep < data.numMicroSteps; microStep++) {
       const run = () => this.#microStep(step, microStep, scale);
       const isLast = microStep === data.numMicroSteps - 1;
-      losses.push(isLast || config.sync ? await run() : await strategy.noSync(run));
+      const isReduced = isLast || config.sync || config.gradientGroups !== undefined;
+      losses.push(isReduced ? await run() : await strategy.noSync(run));
     }
-    const values = Promise.all(losses.map((loss) => loss.item()));
-    return { sum: values.then((all) => all.reduce((sum, x) => sum + x, 0)) };
+    return { losses: Promise.all(losses.map((loss) => loss.item())) };
   }
 
   /**

@@ -10,6 +10,7 @@ import type { Strategy, StrategyOptions } from './strategy.js';
 
 export async function openDdp(options: StrategyOptions): Promise<Strategy> {
   const { config, groups } = options;
+  const { gradientGroups } = config;
   const model = await wholeModel(options);
   const shardBytes = bytesOf(model.parameters());
   const computeDType = COMPUTE_DTYPES[config.precision];
@@ -19,7 +20,8 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
   const ddp = new DistributedDataParallel(model, {
     processGroup: groups.reduce,
     gradientAverage: false, // losses are divided by all ranks' targets before backward
-    allreduceAlwaysFp32: config.fp32Reduce,
+    allreduceAlwaysFp32: config.fp32Reduce || gradientGroups !== undefined,
+    ...(gradientGroups === undefined ? {} : { gradientGroups }),
   });
   const optimizer = adamW(parameters, config);
   return {

@@ -93,6 +93,7 @@ function shardBlocks(
 
 function fsdpOptions({ config, groups, store }: Sharding, name: string) {
   const isMixed = config.precision !== 'fp32';
+  const { gradientGroups } = config;
   return {
     name,
     processGroup: groups.gather,
@@ -102,7 +103,8 @@ function fsdpOptions({ config, groups, store }: Sharding, name: string) {
     ...(store === undefined ? {} : { offloadConfig: { store } }),
     mixedPrecision: isMixed,
     computeDType: COMPUTE_DTYPES[config.precision],
-    fp32ReduceScatter: isMixed && config.fp32Reduce,
+    fp32ReduceScatter: isMixed && (config.fp32Reduce || gradientGroups !== undefined),
+    ...(gradientGroups === undefined ? {} : { gradientGroups }),
     // Each block's reduction starts when its gradient is final, and overlaps with the blocks below.
     bucketCapMb: 0,
     ...(config.gatherCap === undefined ? {} : { gatherCapBytes: config.gatherCap }),

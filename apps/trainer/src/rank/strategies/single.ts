@@ -4,10 +4,14 @@
 import { packParameters } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
 import { COMPUTE_DTYPES } from '../../run-config.js';
+import { openDdp } from './ddp.js';
 import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
 export async function openSingle(options: StrategyOptions): Promise<Strategy> {
+  if (options.config.gradientGroups !== undefined) {
+    return openDdp(options); // whose buckets add groups up, on a single rank too
+  }
   const model = await wholeModel(options);
   const parameters = trainedParameters(model);
   const shardBytes = bytesOf(model.parameters());

@@ -1,0 +1,71 @@
+// A run in groups of rows is one run on any number of ranks: its lines, its evaluations and its
+// weights, through a resume on another number too.
+
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { resolveProducts } from '../src/launch/resolve-products.js';
+import { runLine, tinyFlags, told } from './support/tiny-run.js';
+
+const GROUPED = '--gradient-groups 5 --valid-fraction 0.2 --eval-every 2 --eval-batches 2';
+
+/** Runs in groups; returns what each step told, and the hash of the weights. */
+async function groupedRun(flags: string, root: string) {
+  const out = newFolder();
+  const run = await runLine(`${tinyFlags(root)} ${GROUPED} --out ${out} ${flags}`);
+  const weights = readFileSync(join(out, 'model/model.safetensors'));
+  return { out, run, told: told(run), hash: createHash('sha256').update(weights).digest('hex') };
+}
+
+describe('a run in groups', () => {
+  it('is one run under any strategy that takes groups, on any number of ranks', async () => {
+    const root = newFolder();
+    const first = await groupedRun('--strategy single --steps 4', root);
+    for (const way of ['fsdp --ranks 3', 'ddp --ranks 2', 'fsdp --ranks 6 --no-reshard']) {
+      const other = await groupedRun(`--strategy ${way} --steps 4`, root);
+      expect(other.told, way).toEqual(first.told);
+      expect(other.hash, way).toBe(first.hash);
+    }
+    expect(first.told.filter(({ validLoss }) => validLoss !== undefined)).toHaveLength(2);
+  });
+
+  it('goes on from a save on another number of ranks', async () => {
+    const root = newFolder();
+    const precision = '--precision bf16 --schedule constant';
+    const whole = await groupedRun(`--strategy fsdp --ranks 2 --steps 4 ${precision}`, root);
+    const out = newFolder();
+    const line = `${tinyFlags(root)} ${GROUPED} ${precision} --strategy fsdp --out ${out}`;
+    await runLine(`${line} --ranks 3 --steps 2 --save-every 2`);
+    const again = await runLine(`${line} --ranks 4 --steps 4 --resume auto`);
+    expect(again.resumed?.notes).toEqual(['Other than in the save: --steps 4 (was 2).']);
+    expect(told(again)).toEqual(whole.told.slice(2));
+    expect(readFileSync(join(out, 'model/model.safetensors'))).toEqual(
+      readFileSync(join(whole.out, 'model/model.safetensors')),
+    );
+    await expect(
+      runLine(`${line.replace('groups 5', 'groups 4')} --ranks 2 --steps 4 --resume auto`),
+    ).rejects.toThrow(/another --gradient-groups: 5, got 4/);
+  });
+});
+
+describe('--gradient-groups refuses', () => {
+  it.each([
+    ['--gradient-groups 13', /--gradient-groups 13 of --batch 12 rows: each has one at least/],
+    ['--gradient-groups 4 --grad-accum 2', /and --grad-accum 2 both cut a step/],
+    ['--gradient-groups 4 --products native', /--products native has those of this one/],
+    ['--gradient-groups 4 --strategy offload', /single, fsdp or ddp, got offload/],
+    ['--gradient-groups 4 --task embed --data x.jsonl', /--task embed: .* with each other alone/],
+  ])('%s', async (flags, message) => {
+    await expect(runLine(`${tinyFlags(newFolder())} ${flags}`)).rejects.toThrow(message);
+  });
+
+  it('a library of the machine, where auto would take one', async () => {
+    const asked = { products: 'auto', device: ['cpu'], transport: 'memory' } as const;
+    const find = (async () => ({ name: 'a library' })) as never;
+    const given = { ...asked, resume: undefined, out: undefined };
+    expect(await resolveProducts(given, { env: {}, find })).toBe('native');
+    expect(await resolveProducts({ ...given, gradientGroups: 4 }, { env: {}, find })).toBe('wasm');
+  });
+});

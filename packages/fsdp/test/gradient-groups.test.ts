@@ -1,0 +1,221 @@
+// A step of groups of rows: one hash of the weights on any number of ranks, what is held and
+// gathered meanwhile, calls that fail, and what is refused.
+
+import {
+  FsdpConfigError,
+  type FsdpOptions,
+  FsdpStateError,
+  FullyShardedDataParallel,
+  setGradientDivideFactors,
+} from '@shardweave/fsdp';
+import { Gpt2, type Module } from '@shardweave/nn';
+import { square, sum, type Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import {
+  afterFailure,
+  errorsOnRanks,
+  groupCall,
+  inputs,
+  layer,
+  moduleOf,
+  onRanks,
+  type Rank,
+  refusal,
+  TINY,
+  trainGroupsAlone,
+  trainInGroups,
+} from '../../../tooling/test-kit/index.ts';
+
+const OPTIONS = { gradientGroups: 8, bucketCapMb: 0 };
+
+type Given = Partial<FsdpOptions>;
+
+/** Shards a GPT-2, each of its blocks by itself, with sums of gradients and not means. */
+function wrapIn(gpt2: Module, { group: processGroup }: Rank, given: Given = {}) {
+  const options = { ...OPTIONS, ...given, processGroup };
+  for (const [name, block] of [...gpt2.children()].slice(1, -1)) {
+    gpt2.replaceChild(name, new FullyShardedDataParallel(block, { ...options, name }));
+  }
+  const model = new FullyShardedDataParallel(gpt2, options);
+  setGradientDivideFactors(model, { predivide: 1, postdivide: 1 });
+  return model;
+}
+
+const hashesOn = (ranks: number, given: Given) =>
+  trainInGroups({ ranks, wrap: (gpt2, rank) => wrapIn(gpt2, rank, given) });
+
+describe('weights', () => {
+  it('in f32 are those of the groups by themselves, on 1, 3, 4 and 8 ranks', async () => {
+    const alone = await trainGroupsAlone();
+    for (const ranks of [1, 3, 4, 8]) {
+      const hashes = await hashesOn(ranks, { bucketCapMb: ranks === 3 ? 0.02 : 0 });
+      expect(hashes, `${ranks} ranks`).toEqual(hashes.map(() => alone));
+    }
+  });
+
+  it('in bf16 have one hash on 1, 3, 4 and 8 ranks', async () => {
+    const given = { mixedPrecision: true, computeDType: 'bf16' } as const;
+    const [first] = await hashesOn(1, given);
+    for (const ranks of [3, 4, 8]) {
+      const hashes = await hashesOn(ranks, { ...given, reshardAfterForward: ranks !== 4 });
+      expect(hashes, `${ranks} ranks`).toEqual(hashes.map(() => first));
+    }
+  });
+});
+
+/** Runs the calls of a step; returns what each gathers, and the gradients that it leaves held. */
+function callsOf(ranks: number, given: Given) {
+  return onRanks(ranks, async (rank) => {
+    const { device, group } = rank;
+    const model = wrapIn(new Gpt2(device, TINY, { seed: 3 }), rank, given);
+    await model.initialize();
+    const calls: { gathers: number; gradientBytes: number }[] = [];
+    for (const groupOfCall of model.groupCalls) {
+      const before = group.stats().allGathers;
+      await groupCall(model, device, { step: 0, group: groupOfCall });
+      const gathers = group.stats().allGathers - before;
+      calls.push({ gathers, gradientBytes: device.memory().live.gradient });
+    }
+    const shardBytes = model
+      .instances()
+      .flatMap(({ units }) => units)
+      .reduce((bytes, { flat }) => bytes + flat.storage.byteLength, 0);
+    model.zeroGrad();
+    return { groups: model.groupCalls, calls, shardBytes, units: 4 };
+  });
+}
+
+describe('a step', () => {
+  it('deals groups out in turn, gathers in every call, and holds no gradient between them', async () => {
+    const ranks = await callsOf(3, {});
+    expect(ranks.map(({ groups }) => groups)).toEqual([
+      [0, 3, 6],
+      [1, 4, 7],
+      [2, 5, undefined],
+    ]);
+    for (const { calls, shardBytes, units } of ranks) {
+      expect(calls.map(({ gradientBytes }) => gradientBytes)).toEqual([0, 0, shardBytes]);
+      // The root stays from forward to backward, but each block is gathered for both.
+      for (const { gathers } of calls.slice(1)) {
+        expect(gathers).toBe(2 * (units - 1));
+      }
+    }
+  });
+
+  it('gathers once where parameters stay', async () => {
+    for (const { calls } of await callsOf(2, { reshardAfterForward: false })) {
+      const [first, ...others] = calls.map(({ gathers }) => gathers);
+      expect(first).toBeGreaterThanOrEqual(4);
+      expect(others).toEqual([0, 0, 0]);
+    }
+  });
+});
+
+it('a call that fails after others ends the step, which zeroGrad begins anew', async () => {
+  for (const { refused, hashes } of await afterFailure((model, { group: processGroup }) => {
+    return new FullyShardedDataParallel(model, { processGroup, gradientGroups: 4 });
+  })) {
+    expect(refused).toMatch(/expected the gradients that earlier backwards left .* Call zeroGrad/);
+    expect(hashes[0]).toBe(hashes[1]);
+  }
+});
+
+it('refuses a step of which only some calls use a parameter', async () => {
+  const errors = await errorsOnRanks(2, async ({ device, group: processGroup }) => {
+    const options = { ...OPTIONS, processGroup, name: 'own' };
+    const parts = {
+      own: new FullyShardedDataParallel(layer(device), options),
+      last: layer(device),
+    };
+    let usesOwn = false;
+    const net = moduleOf(device, parts, async ({ own, last }, x: Tensor): Promise<Tensor> => {
+      return last.call(usesOwn ? await own.call(x) : x);
+    });
+    const model = new FullyShardedDataParallel(net, { ...OPTIONS, processGroup });
+    for (const group of model.groupCalls) {
+      usesOwn = group !== undefined && group > 5;
+      await device.scope(async () => {
+        const output: Tensor = await model.call(inputs(device, { first: group!, count: 1 }));
+        await sum(square(output)).backward();
+      });
+    }
+  });
+  for (const error of errors) {
+    expect(error).toBeInstanceOf(FsdpStateError);
+    expect(error!.message).toMatch(/expected a gradient of 'own' in all 8 groups of a step/);
+  }
+});
+
+describe('refused are', () => {
+  const config = (given: Given) =>
+    refusal(FsdpConfigError, (rank) => wrapIn(new Gpt2(rank.device, TINY), rank, given), 2);
+
+  it.each<[string, Given, string]>([
+    ['no number', { gradientGroups: 1.5 }, 'gradientGroups'],
+    ['unused parameters', { findUnusedParameters: true }, 'findUnusedParameters'],
+    [
+      'sums in 16 bits',
+      { mixedPrecision: true, fp32ReduceScatter: false },
+      'fp32ReduceScatter false',
+    ],
+  ])('%s', async (_, given, message) => {
+    expect(await config(given)).toContain(message);
+  });
+
+  it('replicas', async () => {
+    const message = await refusal(
+      FsdpConfigError,
+      async (rank) => {
+        const replicateGroup = await rank.group.split(0);
+        wrapIn(new Gpt2(rank.device, TINY), rank, { replicateGroup });
+      },
+      2,
+    );
+    expect(message).toContain('replicateGroup');
+  });
+
+  it('noSync, and instances that deal groups out in another way', async () => {
+    const noSync = await refusal(
+      FsdpConfigError,
+      (rank) => wrapIn(new Gpt2(rank.device, TINY), rank).noSync(() => {}),
+      2,
+    );
+    expect(noSync).toContain('expected no gradientGroups, got 8');
+    const nested = (own: Given, root: Given) =>
+      refusal(
+        FsdpConfigError,
+        async ({ device, group: processGroup }) => {
+          const inner = { processGroup, name: 'inner', ...own };
+          const first = new FullyShardedDataParallel(layer(device), inner);
+          const net = moduleOf(device, { first, last: layer(device) }, () => {});
+          await new FullyShardedDataParallel(net, { processGroup, ...root }).initialize();
+        },
+        2,
+      );
+    expect(await nested({}, { gradientGroups: 8 })).toContain(
+      "expected gradientGroups 8 of instance 'inner', as its root has, got none",
+    );
+    expect(await nested({ gradientGroups: 8 }, {})).toContain('as its root has, got 8');
+  });
+
+  it('experts of fewer ranks', async () => {
+    const message = await refusal(
+      FsdpConfigError,
+      async ({ device, group, rank }) => {
+        const alone = await group.split(rank);
+        const options = { gradientGroups: 8, name: 'expert' };
+        const expert = new FullyShardedDataParallel(layer(device), {
+          ...options,
+          processGroup: alone,
+        });
+        const net = moduleOf(device, { expert, last: layer(device) }, () => {});
+        await new FullyShardedDataParallel(net, {
+          processGroup: group,
+          gradientGroups: 8,
+        }).initialize();
+      },
+      2,
+    );
+    expect(message).toContain("process groups of their own, got 8 and 'expert'");
+  });
+});
