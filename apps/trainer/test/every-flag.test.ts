@@ -38,7 +38,7 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
     ...['--products', '--quiet'],
   ],
   verify: ['<RUN>', '--steps', '--data', '--quiet'],
-  replay: ['<RUN>', '--step', '--rows', '--data', '--json', '--quiet'],
+  replay: ['<RUN>', '--step', '--rows', '--data', '--page', '--json', '--quiet'],
   bisect: ['<RUN>', '<OTHER>', '--quiet'],
   report: ['<RUN...>', '--out', '--quiet'],
   inspect: ['<PATH>', '--tensors', '--verify', '--json'],

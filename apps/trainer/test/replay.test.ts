@@ -60,18 +60,24 @@ describe('replay', () => {
   it('has a poisoned row among many first in its step', async () => {
     const folder = newFolder();
     const [data, run] = [join(folder, 'rows.jsonl'), join(folder, 'run')];
-    const rows = Array.from({ length: 240 }, (_, i) => ({ text: `row ${i % 2} ok` })); // 8 tokens and an end: a row each
-    rows[125] = { text: 'QZ#xJ~%@' };
+    // Each has 8 tokens and an end, which is a row.
+    const rows = Array.from({ length: 240 }, (_, i) => ({ text: `row ${i % 2} ok` }));
+    rows[125] = { text: 'QZ#x<b>@' };
     writeFileSync(data, rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
     const flags = tiny.replace(/--data \S+/, `--data ${data}`);
     const way = '--strategy single --order sequential --steps 12 --save-every 8';
     expect(await cli(`${flags} ${way} --out ${run}`)).toMatchObject({ code: 0 });
     const step = Math.floor(125 / 12) + 1;
     const { rows: found } = await replayed(run, step);
-    expect(found[0]!.texts[0]).toContain('QZ#xJ~%@');
+    expect(found[0]!.texts[0]).toContain('QZ#x<b>@');
     expect(found[0]!.gradNorm).toBeGreaterThan(found[1]!.gradNorm);
-    const { code, out } = await cli(`replay ${run} --step ${step} --rows`);
+    const page = join(folder, 'page.html');
+    const { code, out } = await cli(`replay ${run} --step ${step} --page ${page}`);
     expect(code).toBe(0);
-    expect(out.split('\n')[4]).toMatch(/^ +5 .*QZ#xJ~%@/);
+    const html = readFileSync(page, 'utf8');
+    expect(html.match(/<th scope="row">\d+<\/th>/g)).toHaveLength(12);
+    expect(html.indexOf('QZ#x&lt;b>@')).toBeLessThan(html.indexOf('row 1 ok'));
+    expect(html).not.toContain('<b>');
+    expect(out.split('\n')[4]).toMatch(/^ +5 .*QZ#x<b>@/);
   });
 });

@@ -256,6 +256,9 @@ describe('generate', () => {
       [4, 5],
       [4, 5, 6],
     ]);
+    seen.length = 0;
+    await all(generate(logitsAfter, [1, 2, 3], { maxTokens: 2, context: 1 }));
+    expect(seen).toEqual([[3], [4]]);
   });
 
   it('draws equal tokens for equal seeds, and others for others', async () => {

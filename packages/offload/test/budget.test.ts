@@ -327,7 +327,6 @@ describe('too small a budget', () => {
     await device.noGrad(() =>
       device.scope(async () => void (await model.call(device.zeros([2, DIM])))),
     );
-    expect(model.slices.length).toBeGreaterThan(1);
   });
 
   it('a step has room wherever a backward has: it takes a layer in parts, and changes no bit', async () => {

@@ -1,7 +1,7 @@
 // A step leaves out what no backward reached, and frozen parameters rest apart.
 
 import { AdamW, Linear, loadStateDict, Module, Sequential, Sgd, stateDict } from '@shardweave/nn';
-import { OffloadModel } from '@shardweave/offload';
+import { type OffloadBudgetError, OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -123,3 +123,27 @@ it.each(['f32', 'bf16'] as const)(
     expect(await stateDict(model)).toEqual(state);
   },
 );
+
+it('a budget counts the backward through frozen layers to an input that wants its gradient', async () => {
+  class Square extends Module<[x: Tensor], Tensor> {
+    forward(x: Tensor): Tensor {
+      return square(x);
+    }
+  }
+  const run = async (deviceBudgetBytes: number) => {
+    const device = new Device(createReferenceBackend(), { seed: 1 });
+    const layers = [0, 1].map(() => new Sequential(device, [linear(device), new Square(device)]));
+    for (const parameter of layers.flatMap((layer) => layer.parameters())) {
+      parameter.requiresGrad = false;
+    }
+    const model = new OffloadModel(layers, { deviceBudgetBytes });
+    const x = device.tensor(new Float32Array(1024 * DIM), [1024, DIM], { requiresGrad: true });
+    await device.scope(async () => (await model.call(x)).backward({ gradient: x.detach() }));
+    return { hasGradient: x.grad !== undefined, reservedBytes: device.memory().reservedBytes };
+  };
+  const error = await run(1000).catch((reason: unknown) => reason);
+  const { requiredBytes } = error as OffloadBudgetError;
+  const { hasGradient, reservedBytes } = await run(requiredBytes);
+  expect(hasGradient).toBe(true);
+  expect(reservedBytes).toBeLessThanOrEqual(requiredBytes);
+});

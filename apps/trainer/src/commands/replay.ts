@@ -1,11 +1,14 @@
 // The command `replay`: computes one step of a run again, and tells of each row what it did.
 
+import { replayPage } from '../again/replay-page.js';
 import { type Replayed, type ReplayedRow, replayStep } from '../again/replay-step.js';
+import { writeText } from '../files/write-file.js';
 import { flag, needed } from '../flags/flag.js';
 import { data, file, onOff, whole } from '../flags/flag-kinds.js';
 import { printable } from '../output/printable.js';
 import { Terminal } from '../output/terminal.js';
 import { defineCommand, QUIET } from './define-command.js';
+import { writeOut } from './new-directory.js';
 
 /** The rows of the table; --json has all. */
 const MOST_ROWS = 16;
@@ -25,6 +28,10 @@ export const replay = defineCommand({
       '--data <FILE|DIR|hf:ORG/NAME,...>',
       'where the data is now (default: where it was, or else the cache); its hash is compared',
     ]),
+    page: flag(file, undefined, [
+      '--page <FILE>',
+      'all rows as a page that opens from disk, too; it brings --rows with it',
+    ]),
     json: flag(onOff, false, ['--json', 'all of it, as JSON']),
     quiet: QUIET,
   },
@@ -36,17 +43,23 @@ export const replay = defineCommand({
   ],
   run: async (flags, { out, err, env, entry, listen }) => {
     const { signal } = listen();
+    const { page } = flags;
     const isQuiet = flags.quiet || flags.json;
     const terminal = new Terminal({ out, err, env, steps: 0, isQuiet });
     try {
       const found = await replayStep(flags.run, {
-        ...{ entry, env, signal, step: flags.step, withRows: flags.rows, data: flags.data },
+        ...{ entry, env, signal, step: flags.step, data: flags.data },
+        withRows: flags.rows || page !== undefined,
         onNote: (note) => terminal.note(note),
         onTokenized: terminal.tokenizing.bind(terminal),
         onProgress: (done, total) => terminal.progress('steps', done, total),
       });
       terminal.close();
       out.write(flags.json ? `${JSON.stringify(found)}\n` : textOf(found));
+      if (page !== undefined) {
+        const html = replayPage(found, `Step ${flags.step} of ${flags.run}`);
+        await writeOut(page, async (path) => writeText(path, html));
+      }
       return found.difference === undefined ? 0 : 1;
     } finally {
       terminal.close();

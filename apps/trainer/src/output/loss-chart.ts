@@ -73,6 +73,7 @@ function tenths(x: number): number {
   return Math.round(x * 10) / 10;
 }
 
-function escapeXml(text: string): string {
+/** The text as the content of an element. */
+export function escapeXml(text: string): string {
   return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;');
 }
