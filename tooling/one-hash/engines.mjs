@@ -7,6 +7,7 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { build } from 'esbuild';
+import { chromium } from 'playwright-core';
 import { findChromium } from '../setup/chromium.mjs';
 import { NODES, nodeOf } from '../setup/nodes.mjs';
 import { ROOT, STATE } from '../setup/root.mjs';
@@ -21,6 +22,8 @@ const ISOLATION = {
   'Cross-Origin-Embedder-Policy': 'require-corp',
 };
 const THREADS = [0, 1, 2, 3, 4];
+/** The limit for what never comes. */
+const LIMIT_MS = 240_000;
 
 /** The engines that are here, in the table's order. */
 export function findEngines() {
@@ -198,29 +201,29 @@ async function bundle(platform) {
   return files;
 }
 
-function openChromium(file, url) {
-  return openBrowser(file, (profile) => [
-    '--headless=new',
-    `--user-data-dir=${profile}`,
-    ...(process.getuid?.() === 0 ? ['--no-sandbox'] : []), // which does not work for root
-    ...['--disable-gpu', '--disable-background-networking', '--disable-component-update'],
-    ...['--disable-sync', '--no-first-run', url],
-  ]);
+async function openChromium(executablePath, url) {
+  const browser = await chromium.launch({
+    executablePath,
+    chromiumSandbox: process.getuid?.() !== 0, // which does not work for root
+    timeout: LIMIT_MS,
+  });
+  const page = await browser.newPage();
+  page.setDefaultTimeout(LIMIT_MS);
+  await page.goto(url);
+  return () => browser.close();
 }
 
+/** Starts Firefox with a profile of its own, and returns how it is ended. */
 function openFirefox(file, url) {
-  return openBrowser(file, (profile) => ['--headless', '--no-remote', '--profile', profile, url]);
-}
-
-/** Starts a browser with a profile of its own, and returns how it is ended. */
-function openBrowser(file, argsFor) {
   const profile = mkdtempSync(join(tmpdir(), 'one-hash-'));
-  const child = spawn(file, argsFor(profile), { stdio: 'ignore' });
+  const child = spawn(file, ['--headless', '--no-remote', '--profile', profile, url], {
+    stdio: 'ignore',
+  });
   return async () => {
     const ended = new Promise((resolve) => child.once('exit', resolve));
-    child.kill('SIGKILL'); // Its other processes end when they find it gone.
+    child.kill('SIGTERM');
     await ended;
-    rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
+    rmSync(profile, { recursive: true, force: true, maxRetries: 20 });
   };
 }
 

@@ -96,8 +96,8 @@ export async function hashOf(program: Program, backend: Backend): Promise<string
   const runRanks = (first: number) =>
     Promise.all(
       createMemoryGroup(recipe.ranks).map((each) => {
-        // The second rank comes last, so a sum by arrival is not one by rank.
-        const group = each.rank === 1 ? withDelay(each, 1) : each;
+        // The second rank mostly comes last, so a sum by arrival is not one by rank.
+        const group = each.rank === 1 ? withDelay(each, 8) : each;
         return train(recipe, backend, { group, first, store });
       }),
     );
