@@ -200,7 +200,7 @@ describe('events.jsonl', () => {
       .map((event) => (event.type === 'rank' ? `rank ${event.step}` : event.type));
     expect(names).toEqual([
       'run',
-      ...['ready', 'ready', 'header', 'compute'],
+      ...['ready', 'ready', 'header', 'compute', 'start'],
       ...['rank 1', 'rank 1', 'rank 2', 'rank 2'],
       ...['sample', 'rank 3', 'rank 3', 'runEnd'],
     ]);
@@ -246,8 +246,9 @@ describe('events.jsonl', () => {
     const [first, second] = events.flatMap(({ type }, i) => (type === 'run' ? [i] : []));
     const stepsOf = (part: readonly EventRecord[]) =>
       part.flatMap((event) => ('step' in event ? [`${event.type} ${event.step}`] : [])).sort();
-    expect(stepsOf(events.slice(first, second))).toEqual(['rank 1', 'rank 2', 'save 2']);
-    expect(stepsOf(events.slice(second))).toEqual(['rank 3', 'sample 3', 'save 3']);
+    expect(stepsOf(events.slice(first, second))).toEqual(['rank 1', 'rank 2', 'save 2', 'start 0']);
+    const after = ['rank 3', 'sample 3', 'save 3', 'start 2'];
+    expect(stepsOf(events.slice(second))).toEqual(after);
     const told = earlier.map((each) => [each.type, 'step' in each && each.step]);
     expect(told).toEqual([1, 2].map((step) => ['step', step]));
     expect(linesIn(held)).toHaveLength(3);

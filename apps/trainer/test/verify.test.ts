@@ -81,6 +81,16 @@ describe('verify', () => {
     expect([missing.code, skipped.code]).toEqual([1, 1]);
   });
 
+  it('finds a hash that was taken out, and lines that the end of the record lacks', async () => {
+    changeLine(6, (line) => [line.replace(/"hash":"\w+",/, '')]);
+    const hash = await cli(`verify ${run} --steps 6`);
+    expect(hash.out).toContain('Step 6 is not equal: its line has no hash, which --hash-every 2');
+    changeLine(8, () => []);
+    const end = await cli(`verify ${run}`);
+    expect(end.out).toContain('ends with step 7, but there is a save of step 8');
+    expect([hash.code, end.code]).toEqual([1, 1]);
+  });
+
   it('finds a flipped bit in a save, and a save of other weights', async () => {
     const [piece] = readdirSync(saveOf(4)).filter((name) => name.endsWith('.pieces'));
     const path = join(saveOf(4), piece!);
@@ -116,6 +126,26 @@ describe('verify of what has moved on', () => {
     flags = `${flags} --strategy single --order sequential --steps 6 --out ${run}`;
   });
   const swapped = () => [rows[1]!, rows[0]!, ...rows.slice(2)].join('\n');
+
+  it('finds the save of another run where the record has no hashes', async () => {
+    const saveIn = (directory: string) => join(directory, 'saves/step-000003');
+    const others = ['weights', 'seed'].map((name) => join(run, '..', name)) as [string, string];
+    await cli(`${flags} --save-every 3 --keep 9`);
+    await cli(`${flags.replace(run, others[1])} --save-every 3 --keep 9 --seed 3`);
+    writeFileSync(data, swapped());
+    await cli(`${flags.replace(run, others[0])} --save-every 3 --keep 9`);
+    writeFileSync(data, `${rows.join('\n')}\n`);
+    const found: string[] = [];
+    for (const other of others) {
+      rmSync(saveIn(run), { recursive: true });
+      cpSync(saveIn(other), saveIn(run), { recursive: true });
+      const { code, out } = await cli(`verify ${run}`);
+      expect(code).toBe(1);
+      found.push(out);
+    }
+    expect(found[0]).toContain('Step 3 is not equal: the save of step 3 holds weights or');
+    expect(found[1]).toContain('is no save of this run: its --seed is 3, and 1 in the record.');
+  });
 
   it('finds a swapped row of the data, and takes the tokens that it had where they are', async () => {
     expect(await cli(flags)).toMatchObject({ code: 0 });

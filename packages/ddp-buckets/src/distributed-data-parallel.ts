@@ -15,7 +15,7 @@ import { WrappedParameters, type WrapperContext } from './buckets/wrapped-parame
 import { checkOptions } from './check-options.js';
 import { DdpConfigError, DdpStateError } from './errors.js';
 import { followOptimizers, requireStepped } from './follow-optimizers.js';
-import { type DdpOptions, resolveOptions } from './options.js';
+import { type DdpOptions, type ResolvedDdpOptions, resolveOptions } from './options.js';
 import type { BroadcastOptions } from './ranks/broadcast-tensors.js';
 import { heldByReplica } from './ranks/held-replicas.js';
 import { WrapperLanes } from './ranks/wrapper-lanes.js';
@@ -249,7 +249,7 @@ export class DistributedDataParallel<
   }
 
   async #broadcast(tensors: readonly Tensor[], options: BroadcastOptions): Promise<void> {
-    this.#requireIdle(options.tag);
+    requireIdle(options.tag, this.#sync, this.processGroup);
     await this.initialize();
     await this.#values.broadcast(tensors, options);
   }
@@ -319,8 +319,8 @@ export class DistributedDataParallel<
    * @throws {DdpStateError} inside a backward
    */
   async noSync<T>(body: () => T | Promise<T>): Promise<T> {
-    this.#requireIdle('noSync');
-    this.#requireNoGroups('noSync');
+    requireIdle('noSync', this.#sync, this.processGroup);
+    requireNoGroups('noSync', this.#wrapper.options);
     const before = this.#sync.isSyncing;
     this.#sync.isSyncing = false;
     try {
@@ -335,8 +335,8 @@ export class DistributedDataParallel<
    * inside a backward.
    */
   disableAllreduce(): void {
-    this.#requireIdle('disableAllreduce');
-    this.#requireNoGroups('disableAllreduce');
+    requireIdle('disableAllreduce', this.#sync, this.processGroup);
+    requireNoGroups('disableAllreduce', this.#wrapper.options);
     this.#sync.isEnabled = false;
   }
 
@@ -345,7 +345,7 @@ export class DistributedDataParallel<
    * inside a backward.
    */
   enableAllreduce(): void {
-    this.#requireIdle('enableAllreduce');
+    requireIdle('enableAllreduce', this.#sync, this.processGroup);
     this.#sync.isEnabled = true;
   }
 
@@ -358,8 +358,8 @@ export class DistributedDataParallel<
    * @throws {DdpConfigError} where a trained parameter is in none of the optimizers
    */
   async join(body: () => Promise<void>, options: JoinOptions): Promise<void> {
-    this.#requireIdle('join');
-    this.#requireNoGroups('join');
+    requireIdle('join', this.#sync, this.processGroup);
+    requireNoGroups('join', this.#wrapper.options);
     checkOptions('ddp.join', options ?? {}, JOIN_RULES);
     requireStepped(options?.optimizers, this.#wrapper.parameters.trained());
     await this.initialize();
@@ -386,23 +386,27 @@ export class DistributedDataParallel<
   protected override releaseOwned(): void {
     this.#wrapper.parameters.giveBack();
   }
+}
 
-  #requireNoGroups(operation: string): void {
-    const { gradientGroups } = this.#wrapper.options;
-    if (gradientGroups !== undefined) {
-      throw new DdpConfigError(
-        `ddp ${operation}: expected no gradientGroups, got ${gradientGroups}. A step is as many backwards as groupCalls has, and the last one reduces all of them.`,
-      );
-    }
-  }
-
-  #requireIdle(operation: string): void {
-    if (!this.#sync.isInBackward) {
-      return;
-    }
-    const { rank, worldSize } = this.processGroup;
-    throw new DdpStateError(
-      `rank ${rank}/${worldSize} ${operation}: expected no backward under way, got one. Await backward first.`,
+/** @throws {DdpConfigError} for a call that steps of groups have no place for */
+function requireNoGroups(operation: string, { gradientGroups }: ResolvedDdpOptions): void {
+  if (gradientGroups !== undefined) {
+    throw new DdpConfigError(
+      `ddp ${operation}: expected no gradientGroups, got ${gradientGroups}. A step is as many backwards as groupCalls has, and the last one reduces all of them.`,
     );
   }
+}
+
+/** @throws {DdpStateError} inside a backward */
+function requireIdle(
+  operation: string,
+  { isInBackward }: GradientSync,
+  { rank, worldSize }: ProcessGroup,
+): void {
+  if (!isInBackward) {
+    return;
+  }
+  throw new DdpStateError(
+    `rank ${rank}/${worldSize} ${operation}: expected no backward under way, got one. Await backward first.`,
+  );
 }

@@ -70,7 +70,7 @@ export interface DdpOptions extends ApexOptions {
    * tree over the groups, so the bits do not depend on the number of ranks. Default: each backward
    * is reduced, and ranks are added in rank order.
    */
-  readonly gradientGroups?: number;
+  readonly gradientGroups?: number | undefined;
   /** Divides the sums by the world size, with gradientGroups by their number. Default true. */
   readonly gradientAverage?: boolean;
   /**

@@ -37,8 +37,8 @@ const hashesOn = async (ranks: number, dtype: 'f32' | 'bf16') =>
     },
   });
 
-describe('weights', () => {
-  it('in f32 are those of the groups by themselves, on 1, 3, 4 and 8 ranks', async () => {
+describe('a step in groups', () => {
+  it('weights in f32 are those of the groups by themselves, on 1, 3, 4 and 8 ranks', async () => {
     const alone = await trainGroupsAlone();
     for (const ranks of [1, 3, 4, 8]) {
       const hashes = await hashesOn(ranks, 'f32');
@@ -46,7 +46,7 @@ describe('weights', () => {
     }
   });
 
-  it('in bf16 have one hash on 1, 3, 4 and 8 ranks', async () => {
+  it('weights in bf16 have one hash on 1, 3, 4 and 8 ranks', async () => {
     const [first] = await hashesOn(1, 'bf16');
     for (const ranks of [3, 4, 8]) {
       const hashes = await hashesOn(ranks, 'bf16');

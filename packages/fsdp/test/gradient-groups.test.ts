@@ -44,8 +44,8 @@ function wrapIn(gpt2: Module, { group: processGroup }: Rank, given: Given = {}) 
 const hashesOn = (ranks: number, given: Given) =>
   trainInGroups({ ranks, wrap: (gpt2, rank) => wrapIn(gpt2, rank, given) });
 
-describe('weights', () => {
-  it('in f32 are those of the groups by themselves, on 1, 3, 4 and 8 ranks', async () => {
+describe('a step in groups', () => {
+  it('weights in f32 are those of the groups by themselves, on 1, 3, 4 and 8 ranks', async () => {
     const alone = await trainGroupsAlone();
     for (const ranks of [1, 3, 4, 8]) {
       const hashes = await hashesOn(ranks, { bucketCapMb: ranks === 3 ? 0.02 : 0 });
@@ -53,7 +53,7 @@ describe('weights', () => {
     }
   });
 
-  it('in bf16 have one hash on 1, 3, 4 and 8 ranks', async () => {
+  it('weights in bf16 have one hash on 1, 3, 4 and 8 ranks', async () => {
     const given = { mixedPrecision: true, computeDType: 'bf16' } as const;
     const [first] = await hashesOn(1, given);
     for (const ranks of [3, 4, 8]) {

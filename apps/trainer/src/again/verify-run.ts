@@ -10,6 +10,8 @@ import { pathOf, savesOf } from '../files/save-directory.js';
 import { isKept } from '../output/run-monitor.js';
 import type { StepLine } from '../output/run-records.js';
 import type { StepMetrics } from '../rank/events.js';
+import type { PreparedRun } from '../run-config.js';
+import { decidingDifferences } from '../saves/saved-run.js';
 import { type ComputeAgainOptions, computeAgain } from './compute-again.js';
 import { type AgainPlan, planAgain } from './plan-again.js';
 import { type RecordedRun, readRecordedRun, startOf } from './recorded-run.js';
@@ -55,11 +57,15 @@ export async function verifyRun(directory: string, options: VerifyOptions): Prom
   options.onNote(
     `Steps ${range.first} to ${range.last} of ${directory}: computing ${total} steps from ${placeOf(plan)}.`,
   );
-  const damage = await damageIn(run, { from: plan.from.step, last: range.last });
+  const saved = await checkSaves(run, { from: plan.from.step, last: range.last });
+  const damage = saved.damage ?? (options.steps === undefined ? endProblem(run) : undefined);
   if (damage !== undefined) {
     return { isEqual: false, text: damage };
   }
-  const hashAt = [...run.lines.values()].flatMap((line) => (line.hash ? [line.step] : []));
+  const hashAt = [
+    ...[...run.lines.values()].flatMap((line) => (line.hash ? [line.step] : [])),
+    ...saved.hashes.keys(),
+  ];
   const found = { equal: 0, hashes: 0, difference: undefined as string | undefined };
   const classes = new Set<string>();
   await computeAgain(plan, {
@@ -78,7 +84,8 @@ export async function verifyRun(directory: string, options: VerifyOptions): Prom
       const line = run.lines.get(metrics.step);
       found.difference = run.altered.has(metrics.step)
         ? 'its line in metrics.jsonl is not as a run writes it'
-        : differenceIn(metrics, line, startOf(run, metrics.step)!.config);
+        : (differenceIn(metrics, line, startOf(run, metrics.step)!.config) ??
+          saveDifference(metrics, saved.hashes.get(metrics.step)));
       if (found.difference === undefined) {
         found.equal += 1;
         found.hashes += line?.hash === undefined ? 0 : 1;
@@ -97,7 +104,9 @@ export async function verifyRun(directory: string, options: VerifyOptions): Prom
     then === here
       ? `Both were computed by ${here}.`
       : `It was computed by ${then}, and here by ${here}: other classes need not round alike.`;
-  const what = found.difference ?? 'the computation ended before it';
+  const what =
+    found.difference ??
+    `the command of the record that began before it ends with step ${startOf(run, step)!.config.steps}. A line of type start may be missing from events.jsonl`;
   return {
     isEqual: false,
     text: `Step ${step} is not equal: ${what}. ${found.equal} of ${numSteps} steps are equal, all before it. ${classText}`,
@@ -139,7 +148,7 @@ function rangeOf(
 export function differenceIn(
   metrics: StepMetrics,
   line: StepLine | undefined,
-  config: Parameters<typeof isKept>[1],
+  config: PreparedRun,
 ): string | undefined {
   if (line === undefined) {
     return isKept(metrics, config) ? 'it has no line in metrics.jsonl' : undefined;
@@ -152,33 +161,78 @@ export function differenceIn(
       return `its ${words} is ${was} in the record, and ${is} here`;
     }
   }
+  if (config.hashEvery && line.step % config.hashEvery === 0 && line.hash === undefined) {
+    return `its line has no hash, which --hash-every ${config.hashEvery} put there`;
+  }
   return undefined;
 }
 
-/** What is damaged of the saves from step `from` to step `last`; undefined where nothing is. */
-async function damageIn(
-  { directory, saves, lines }: RecordedRun,
+/** Why a save is not the state that a step comes to; undefined where it is. */
+function saveDifference({ step, hash: own }: StepMetrics, saved: string | undefined) {
+  return saved !== undefined && own !== undefined && saved !== own
+    ? `the save of step ${step} holds weights or optimizer state of another hash, ${saved}, than is computed here, ${own}`
+    : undefined;
+}
+
+/** What the record lacks at its end; undefined where it has all steps that were saved. */
+function endProblem({ directory, lines, saves }: RecordedRun): string | undefined {
+  const [last, saved] = [lines.keys(), saves.map(({ step }) => step)].map((steps) =>
+    Math.max(0, ...steps),
+  ) as [number, number];
+  return saved > last
+    ? `The record of ${directory} ends with step ${last}, but there is a save of step ${saved}: lines are missing from metrics.jsonl.`
+    : undefined;
+}
+
+interface CheckedSaves {
+  /** What is wrong with one of them. */
+  readonly damage?: string;
+  /** The hashes of what they hold, by their steps. */
+  readonly hashes: ReadonlyMap<number, string>;
+}
+
+/** Reads the saves from step `from` to step `last`, and compares them with the record. */
+async function checkSaves(
+  run: RecordedRun,
   { from, last }: { readonly from: number; readonly last: number },
-): Promise<string | undefined> {
+): Promise<CheckedSaves> {
+  const { directory, saves, lines } = run;
+  const hashes = new Map<number, string>();
+  const damaged = (damage: string) => ({ damage, hashes });
   const misnamed = saves.find(({ path, step }) => path !== pathOf(savesOf(directory), step));
   if (misnamed !== undefined) {
-    return `${misnamed.path} is not what its name says: it holds the state after step ${misnamed.step}.`;
+    return damaged(
+      `${misnamed.path} is not what its name says: it holds the state after step ${misnamed.step}.`,
+    );
   }
   for (const save of saves.filter(({ step }) => step >= from && step <= last)) {
     if ('problem' in save) {
-      return `${save.path} is damaged: ${save.problem}`;
+      return damaged(`${save.path} is damaged: ${save.problem}`);
     }
-    const found = await savedHash(save.path);
+    const { path, step, record } = save;
+    const found = await savedHash(path);
     if ('problem' in found) {
-      return `${save.path} is damaged: ${found.problem}`;
+      return damaged(`${path} is damaged: ${found.problem}`);
     }
-    for (const expected of [lines.get(save.step)?.hash, save.record.hash]) {
+    for (const expected of [lines.get(step)?.hash, record.hash]) {
       if (expected !== undefined && found.hash !== expected) {
-        return `${save.path} is not the state after step ${save.step}: its hash is ${found.hash}, and the record has ${expected}.`;
+        return damaged(
+          `${path} is not the state after step ${step}: its hash is ${found.hash}, and the record has ${expected}.`,
+        );
       }
     }
+    const [other] = decidingDifferences(
+      record.config,
+      (startOf(run, step) ?? run.starts[0]!).config,
+    );
+    if (other !== undefined) {
+      return damaged(
+        `${path} is no save of this run: its ${other.flag} is ${other.was}, and ${other.is} in the record.`,
+      );
+    }
+    hashes.set(step, found.hash);
   }
-  return undefined;
+  return { hashes };
 }
 
 async function savedHash(

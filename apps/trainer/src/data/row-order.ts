@@ -90,8 +90,8 @@ export function groupOf({
 
 /**
  * The rows of a step's micro-step that belong to a rank: [first, end) out of B, perhaps none; with
- * groups those of its group. Otherwise a step's rows are divided among ranks, and a rank's rows among micro-steps. Where the numbers don't
- * divide evenly, the first parts take one row more.
+ * groups those of its group. Otherwise a step's rows are divided among ranks, and a rank's rows
+ * among micro-steps. Where the numbers don't divide evenly, the first parts take one row more.
  */
 export function rowsOf(options: Parts & MicroStep): Rows {
   const { gradientGroups } = options;

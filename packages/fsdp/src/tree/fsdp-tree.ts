@@ -75,11 +75,6 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     return this.instances.flatMap(({ units }) => units);
   }
 
-  /** Whether the present backward is the last one before a step may follow. */
-  get endsStep(): boolean {
-    return this.isSyncing && this.rounds?.sums.present.isLast !== false;
-  }
-
   /** Whether a backward through this tree is under way. */
   get isInBackward(): boolean {
     return this.#pass !== undefined;
@@ -287,22 +282,6 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     }
   }
 
-  /** @throws {FsdpStateError} where a step ends of which some calls brought no gradient of a unit */
-  #endRound(): void {
-    const sums = this.rounds?.sums;
-    if (sums?.present.isLast === true) {
-      const partly = new Set(sums.partly());
-      const unit = this.units.find(({ gradient }) => partly.has(gradient));
-      if (unit !== undefined) {
-        const { rank, worldSize } = this.root.processGroup;
-        throw new FsdpStateError(
-          `rank ${rank}/${worldSize} backward: expected a gradient of '${unit.name}' in all ${sums.groups} groups of a step, got one in some of them. Let each call use the same parameters.`,
-        );
-      }
-    }
-    sums?.endCall();
-  }
-
   async #finishPass(): Promise<void> {
     await this.agree();
     this.scheduler.endBackward();
@@ -319,14 +298,14 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
         throw failed.reason;
       }
     }
-    const { endsStep } = this;
-    this.#endRound();
+    const isStepOver = this.isSyncing && this.rounds?.sums.present.isLast !== false;
+    this.rounds?.end(this.units);
     await this.scheduler.settle();
     if (this.isSyncing) {
       await this.#ends; // without reductions ranks need not wait for one another
     }
     for (const instance of this.instances) {
-      if (endsStep || instance.isResharding) {
+      if (isStepOver || instance.isResharding) {
         instance.drop();
       }
       instance.activity.becomeIdle();

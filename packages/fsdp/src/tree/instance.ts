@@ -213,7 +213,9 @@ export class Instance implements TreeInstance {
 
   /** Whether a backward frees the full parameters as soon as their gradients are final. */
   get isDroppedAfterBackward(): boolean {
-    return this.#tree!.endsStep || this.isResharding;
+    const { isSyncing, rounds } = this.#tree!;
+    const isStepOver = isSyncing && rounds?.sums.present.isLast !== false;
+    return isStepOver || this.isResharding;
   }
 
   #noteContribution(pass: Pass): void {

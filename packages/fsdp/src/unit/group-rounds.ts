@@ -5,6 +5,7 @@
 import type { ProcessGroup, TreeOptions } from '@shardweave/collectives';
 import { treeNodes } from '@shardweave/dtypes/tree';
 import { GroupSums } from '@shardweave/nn/flat';
+import { FsdpStateError } from '../errors.js';
 
 type Place = Pick<ProcessGroup, 'rank' | 'worldSize'>;
 
@@ -32,14 +33,31 @@ export class GroupRounds {
   constructor(
     groups: number,
     group: ProcessGroup,
-    options: { readonly isDry?: boolean | undefined },
+    { isDry }: { readonly isDry?: boolean | undefined },
   ) {
     const { worldSize } = group;
     const arrivals = groupCalls(groups, { rank: 0, worldSize }).map((first) =>
       treeNodes(groups, first!, Math.min(worldSize, groups - first!)),
     );
-    this.sums = new GroupSums({ groups, arrivals, ...options });
+    this.sums = new GroupSums({ groups, arrivals, isDry });
     this.#group = group;
+  }
+
+  /**
+   * Ends the present round.
+   * @throws {FsdpStateError} where a step ends of which some calls brought no gradient of a unit
+   */
+  end(units: readonly { readonly name: string; readonly gradient: object }[]): void {
+    const { sums } = this;
+    const partly = new Set(sums.present.isLast ? sums.partly() : []);
+    const unit = units.find(({ gradient }) => partly.has(gradient));
+    if (unit !== undefined) {
+      const { rank, worldSize } = this.#group;
+      throw new FsdpStateError(
+        `rank ${rank}/${worldSize} backward: expected a gradient of '${unit.name}' in all ${sums.groups} groups of a step, got one in some of them. Let each call use the same parameters.`,
+      );
+    }
+    sums.endCall();
   }
 
   /** The reductions of the present round. */

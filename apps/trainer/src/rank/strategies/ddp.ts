@@ -21,7 +21,7 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
     processGroup: groups.reduce,
     gradientAverage: false, // losses are divided by all ranks' targets before backward
     allreduceAlwaysFp32: config.fp32Reduce || gradientGroups !== undefined,
-    ...(gradientGroups === undefined ? {} : { gradientGroups }),
+    gradientGroups,
   });
   const optimizer = adamW(parameters, config);
   return {
