@@ -178,6 +178,7 @@ describe('at a resume', () => {
         'baseType',
         'batch',
         'seq',
+        'gradientGroups',
         'seed',
       ],
     ]);
