@@ -179,6 +179,7 @@ describe('at a resume', () => {
         'baseType',
         'batch',
         'seq',
+        'gradientGroups',
         'seed',
       ],
     ]);

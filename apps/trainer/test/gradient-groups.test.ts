@@ -22,13 +22,13 @@ async function groupedRun(flags: string, root: string) {
 describe('a run in groups', () => {
   it('is one run under any strategy that takes groups, on any number of ranks', async () => {
     const root = newFolder();
-    const first = await groupedRun('--strategy single --steps 4', root);
-    for (const way of ['fsdp --ranks 3', 'ddp --ranks 2', 'fsdp --ranks 6 --no-reshard']) {
-      const other = await groupedRun(`--strategy ${way} --steps 4`, root);
+    const first = await groupedRun('--strategy single --steps 2', root);
+    for (const way of ['fsdp --ranks 3', 'ddp --ranks 2']) {
+      const other = await groupedRun(`--strategy ${way} --steps 2`, root);
       expect(other.told, way).toEqual(first.told);
       expect(other.hash, way).toBe(first.hash);
     }
-    expect(first.told.filter(({ validLoss }) => validLoss !== undefined)).toHaveLength(2);
+    expect(first.told.filter(({ validLoss }) => validLoss !== undefined)).toHaveLength(1);
   });
 
   it('goes on from a save on another number of ranks', async () => {
