@@ -73,5 +73,6 @@ it('a cpu device of a machine with many cores has the threads that one can have'
   await using host = new DeviceHost();
   await host.open('cpu', { threads: 65 });
   vi.doUnmock('@shardweave/tensor-core/cpu');
-  expect(createCpuBackend).toHaveBeenCalledExactlyOnceWith({ threads: 64, products: 'wasm' });
+  const asked = { threads: 64, products: 'wasm', quantizeActivations: false };
+  expect(createCpuBackend).toHaveBeenCalledExactlyOnceWith(asked);
 });

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveProducts } from '../src/launch/resolve-products.js';
+import { runCli } from './support/run-cli.js';
 import { runLine, tinyFlags, told } from './support/tiny-run.js';
 
 const GROUPED = '--gradient-groups 5 --valid-fraction 0.2 --eval-every 2 --eval-batches 2';
@@ -29,6 +30,28 @@ describe('a run in groups', () => {
       expect(other.hash, way).toBe(first.hash);
     }
     expect(first.told.filter(({ validLoss }) => validLoss !== undefined)).toHaveLength(1);
+  });
+
+  it('is verified on another number of ranks, and each of its rows is computed alone', async () => {
+    const [root, out] = [newFolder(), newFolder()];
+    const flags = `--cache ${root}/cache --quiet --strategy single --steps 2 --hash-every 1`;
+    const line = `train ${tinyFlags(root)} ${GROUPED} ${flags} --out ${out}`;
+    expect(await runCli(line.split(' '))).toMatchObject({ code: 0 });
+    const verified = await runCli(['verify', out, '--ranks', '3']);
+    expect(verified.err).toBe('');
+    expect(verified.out).toContain('2 of 2 steps equal');
+    expect(verified.out).toContain('2 hashes');
+    const refused = await runCli(['verify', out, '--ranks', '6']);
+    expect([verified.code, refused.code]).toEqual([0, 2]);
+    expect(refused.err).toContain('the run has --gradient-groups 5, so at most as many ranks.');
+    const replayed = await runCli(['replay', out, '--step', '2', '--rows', '--json']);
+    const { rows, metrics } = JSON.parse(replayed.out) as {
+      rows: { loss: number; targets: number; gradNorm: number }[];
+      metrics: { loss: number; targets: number };
+    };
+    const sum = rows.reduce((total, { loss, targets }) => total + loss * targets, 0);
+    expect(rows.every(({ gradNorm }) => gradNorm > 0)).toBe(true);
+    expect(sum / metrics.targets).toBeCloseTo(metrics.loss, 5);
   });
 
   it('goes on from a save on another number of ranks', async () => {

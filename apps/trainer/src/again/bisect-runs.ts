@@ -185,7 +185,8 @@ async function rowsAt(
 ): Promise<readonly Row[]> {
   const directory = cacheOf(config, env);
   await using cache = await TokenCache.open(directory);
-  const found = { ...config, cache: directory, ranks: 1, gradAccum: 1 };
+  const one = { ranks: 1, gradAccum: 1, gradientGroups: undefined };
+  const found = { ...config, cache: directory, ...one };
   const tokens = await findTokens(found, { ...options, cache });
   await using data = await openData(found, { ...tokens, valid: undefined });
   const { tokenizer: name, model, seq, batch: count } = config;

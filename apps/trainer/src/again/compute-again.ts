@@ -18,6 +18,8 @@ import type { AgainPlan, Stretch } from './plan-again.js';
 export interface ComputeAgainOptions extends Omit<FindTokensOptions, 'cache' | 'signal'> {
   /** The steps after which the state is hashed. */
   readonly hashAt: readonly number[];
+  /** On how many ranks, where the run has --gradient-groups. Default: as many as it had. */
+  readonly ranks?: number | undefined;
   /** Called with each step; the computation ends after one for which it is false. */
   readonly onStep: (metrics: StepMetrics) => boolean;
   /** Called with what else the ranks tell. */
@@ -67,7 +69,8 @@ async function computeStretch(
   },
 ): Promise<boolean> {
   const { resume, out, isLast, hashAt, entry, env, onStep, onEvent } = options;
-  const { config, tiles } = start;
+  const { tiles } = start;
+  const config = onRanks(start.config, options.ranks);
   requireModel(config);
   const directory = cacheOf(config, env);
   await using cache = await TokenCache.open(directory);
@@ -110,6 +113,23 @@ async function computeStretch(
 /** The cache of a run, or that of this machine where the run's is not there. */
 export function cacheOf({ cache }: Pick<PreparedRun, 'cache'>, env: NodeJS.ProcessEnv): string {
   return existsSync(cache) ? cache : cacheDirectory(undefined, env);
+}
+
+/** @throws {UsageError} for other ranks than a run's bits allow */
+function onRanks(config: PreparedRun, ranks = config.ranks): PreparedRun {
+  const { gradientGroups, strategy } = config;
+  if (ranks !== config.ranks && (gradientGroups ?? 0) < ranks) {
+    throw new UsageError(
+      gradientGroups === undefined
+        ? `--ranks ${ranks}: the run had ${config.ranks}, and its bits depend on that. Leave --ranks out; runs with --gradient-groups are free of it.`
+        : `--ranks ${ranks}: the run has --gradient-groups ${gradientGroups}, so at most as many ranks. Give fewer.`,
+    );
+  }
+  const device = Array.from({ length: ranks }, (_, rank) => config.device[rank % config.ranks]!);
+  return {
+    ...{ ...config, ranks, device },
+    strategy: strategy === 'single' && ranks > 1 ? 'ddp' : strategy,
+  };
 }
 
 /** The run without all that it leaves, asks for or is asked for. */

@@ -31,7 +31,7 @@ export const COMPARED = {
 export interface VerifyOptions
   extends Pick<
     ComputeAgainOptions,
-    'entry' | 'env' | 'signal' | 'data' | 'onNote' | 'onTokenized'
+    'entry' | 'env' | 'signal' | 'data' | 'ranks' | 'onNote' | 'onTokenized'
   > {
   /** Default: all steps of the record. */
   readonly steps?: { readonly first: number; readonly last: number } | undefined;

@@ -3,7 +3,7 @@
 
 import { verifyRun } from '../again/verify-run.js';
 import { flag, needed } from '../flags/flag.js';
-import { data, file, stepRange } from '../flags/flag-kinds.js';
+import { data, file, stepRange, whole } from '../flags/flag-kinds.js';
 import { Terminal } from '../output/terminal.js';
 import { defineCommand, QUIET } from './define-command.js';
 
@@ -22,6 +22,10 @@ export const verify = defineCommand({
       '--data <FILE|DIR|hf:ORG/NAME,...>',
       'where the data is now (default: where it was, or else the cache); its hash is compared',
     ]),
+    ranks: flag(whole(1), undefined, [
+      '--ranks <N>',
+      'on this many ranks, of a run with --gradient-groups (default: as many as it had)',
+    ]),
     quiet: QUIET,
   },
   examples: [
@@ -33,11 +37,11 @@ export const verify = defineCommand({
   ],
   run: async (flags, { out, err, env, entry, listen }) => {
     const { signal } = listen();
-    const { steps, quiet: isQuiet } = flags;
+    const { steps, ranks, quiet: isQuiet } = flags;
     const terminal = new Terminal({ out, err, env, steps: 0, isQuiet });
     try {
       const { isEqual, text } = await verifyRun(flags.run, {
-        ...{ entry, env, signal, steps, data: flags.data },
+        ...{ entry, env, signal, steps, ranks, data: flags.data },
         onNote: (note) => terminal.note(note),
         onTokenized: terminal.tokenizing.bind(terminal),
         onProgress: (done, total) => terminal.progress('steps', done, total),

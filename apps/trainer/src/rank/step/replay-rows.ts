@@ -21,35 +21,25 @@ export interface ReplayRowsOptions extends TrainingStepOptions {
  * those without rows do in a step.
  */
 export async function replayRows(options: ReplayRowsOptions, step: number): Promise<void> {
-  const { config, rank, device, strategy, data, lossScale, onRow } = options;
-  const { batch, ranks, gradAccum, seq } = config;
+  const { config, rank, strategy, data, lossScale, onRow } = options;
   const numTargets = await data.numTargets(step);
   if (numTargets === 0) {
     return; // every rank knows it from the data, and no row says anything
   }
   const largest = new LargestActivations(strategy.module);
   try {
-    for (let owner = 0; owner < ranks; owner++) {
+    for (let owner = 0; owner < config.ranks; owner++) {
       for (let microStep = 0; microStep < data.numMicroSteps; microStep++) {
-        const rows = rowsOf({ batch, ranks, gradAccum, rank: owner, microStep });
-        const own: AnyBatch = await data.microBatch(step, rank, microStep);
-        for (let i = 0; i < rows.end - rows.first; i++) {
-          const cut = rank === owner ? { first: i, end: i + 1 } : { first: 0, end: 0 };
-          const alone = cutRows(own, { ...cut, seq });
+        const { first, end } = rowsOf({ ...config, rank: owner, microStep });
+        for (let row = 0; row < end - first; row++) {
           largest.forget();
-          const loss = await device.scope(async () => {
-            device.random.begin({ step, rowOffset: alone.firstRow });
-            const sum = await strategy.objective.backward(alone, {
-              scale: lossScale / numTargets,
-              onPhase: () => {},
-            });
-            return sum.item();
-          });
+          const place = { microStep, row: rank === owner ? row : undefined };
+          const { loss, alone } = await rowAlone(options, step, place, numTargets);
           const { norm, groups } = await layerNorms(strategy.module);
           strategy.optimizer.zeroGrad();
           if (rank === owner) {
             onRow({
-              row: rows.first + i,
+              row: first + row,
               loss: loss / targetsIn(alone),
               targets: targetsIn(alone),
               gradNorm: norm / lossScale,
@@ -64,6 +54,36 @@ export async function replayRows(options: ReplayRowsOptions, step: number): Prom
   } finally {
     largest.stop();
   }
+}
+
+/**
+ * Adds up the gradients of one row, or of none on a rank that does not have it. With groups of rows
+ * a step has all of its calls, and the row is in one of them.
+ */
+async function rowAlone(
+  { config, rank, device, strategy, data, lossScale }: ReplayRowsOptions,
+  step: number,
+  place: { readonly microStep: number; readonly row: number | undefined },
+  numTargets: number,
+): Promise<{ readonly loss: number; readonly alone: AnyBatch }> {
+  const { microStep, row } = place;
+  const isWhole = config.gradientGroups !== undefined;
+  const calls = isWhole ? Array.from({ length: data.numMicroSteps }, (_, i) => i) : [microStep];
+  let found: { readonly loss: number; readonly alone: AnyBatch } | undefined;
+  for (const call of calls) {
+    const has = call === microStep && row !== undefined;
+    const cut = has ? { first: row, end: row + 1 } : { first: 0, end: 0 };
+    const own: AnyBatch = await data.microBatch(step, rank, call);
+    const alone = cutRows(own, { ...cut, seq: config.seq });
+    const loss = await device.scope(async () => {
+      device.random.begin({ step, rowOffset: alone.firstRow });
+      const scale = lossScale / numTargets;
+      const sum = await strategy.objective.backward(alone, { scale, onPhase: () => {} });
+      return sum.item();
+    });
+    found = found === undefined || has ? { loss, alone } : found;
+  }
+  return found!;
 }
 
 /** The largest magnitude that comes out of each block of a model, and of layers beside blocks. */
