@@ -37,7 +37,7 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
     ...['--precision', '--base-type', '--strategy', '--device', '--device-budget', '--threads'],
     ...['--products', '--quiet'],
   ],
-  verify: ['<RUN>', '--steps', '--data', '--quiet'],
+  verify: ['<RUN>', '--steps', '--data', '--ranks', '--quiet'],
   replay: ['<RUN>', '--step', '--rows', '--data', '--page', '--json', '--quiet'],
   bisect: ['<RUN>', '<OTHER>', '--quiet'],
   report: ['<RUN...>', '--out', '--quiet'],
