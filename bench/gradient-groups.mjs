@@ -5,20 +5,13 @@
 // Usage: node bench/gradient-groups.mjs [--model nano] [--groups 8] [--ranks 1,2,4]
 //   [--few 10] [--many 50] [--rounds 3] [--report FILE]
 
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { secondsOf } from './figures/command-time.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
-
-const MAIN = join(import.meta.dirname, '../apps/trainer/dist/main.js');
-/** What has a process write its processor time where the bench finds it. */
-const TELL = `data:text/javascript,${encodeURIComponent(
-  'import{writeFileSync}from"node:fs";process.on("exit",()=>writeFileSync(process.env.CPU_FILE,JSON.stringify(process.cpuUsage())))',
-)}`;
 
 const { values: flags } = parseArgs({
   options: {
@@ -59,24 +52,14 @@ publish(flags.report, report(), record);
 
 /** The milliseconds of processor time that a command takes, all ranks and threads in it. */
 async function milliseconds({ strategy, ranks, groups }, steps) {
-  const file = join(folder, 'cpu.json');
-  const args = ['train', '--model', flags.model, '--device', 'cpu', '--threads', '1', '--quiet'];
+  const args = ['train', '--model', flags.model, '--device', 'cpu', '--threads', '1'];
   args.push('--strategy', strategy, '--ranks', ranks, '--steps', steps, '--products', 'wasm');
   args.push(
     '--transport',
     'memory',
     ...(groups === undefined ? [] : ['--gradient-groups', groups]),
   );
-  const child = spawn(process.execPath, ['--import', TELL, MAIN, ...args], {
-    env: { ...process.env, CPU_FILE: file },
-    stdio: ['ignore', 'ignore', 'inherit'],
-  });
-  const [code] = await once(child, 'exit');
-  if (code !== 0) {
-    throw new Error(`train ended with ${code}`);
-  }
-  const { user, system } = JSON.parse(readFileSync(file, 'utf8'));
-  return (user + system) / 1e3;
+  return 1000 * (await secondsOf(args, folder));
 }
 
 function report() {

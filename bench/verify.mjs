@@ -4,15 +4,14 @@
 // needs the built packages.
 // Usage: node bench/verify.mjs [--steps 100] [--rounds 2] [--report FILE]
 
-import { spawn } from 'node:child_process';
 import { hash } from 'node:crypto';
-import { once } from 'node:events';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { AdamW, hashModel, Module } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { Device } from '../packages/tensor-core/dist/index.js';
+import { secondsOf } from './figures/command-time.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -21,11 +20,6 @@ const MOST = 1.2;
 /** Parameters of as many elements as GPT-2's, in pieces of the size of its layers. */
 const [PIECES, ELEMENTS] = [12, 10_370_000];
 const HASHES = 5;
-const MAIN = join(import.meta.dirname, '../apps/trainer/dist/main.js');
-/** What has a process write its processor time where the bench finds it. */
-const TELL = `data:text/javascript,${encodeURIComponent(
-  'import{writeFileSync}from"node:fs";process.on("exit",()=>writeFileSync(process.env.CPU_FILE,JSON.stringify(process.cpuUsage())))',
-)}`;
 
 const { values: flags } = parseArgs({
   options: {
@@ -44,9 +38,12 @@ try {
   for (let round = 0; round < Number(flags.rounds); round++) {
     const out = join(folder, `run-${round}`);
     trained.push(
-      await seconds('train', '--steps', flags.steps, '--hash-every', '50', '--out', out),
+      await secondsOf(
+        ['train', '--steps', flags.steps, '--hash-every', '50', '--out', out],
+        folder,
+      ),
     );
-    verified.push(await seconds('verify', out));
+    verified.push(await secondsOf(['verify', out], folder));
   }
 } finally {
   rmSync(folder, { recursive: true, force: true });
@@ -60,21 +57,6 @@ publish(flags.report, report(), record);
 if (ratio > MOST) {
   console.error(`Verifying takes more than ${MOST} times the processor time of training.`);
   process.exitCode = 1;
-}
-
-/** The seconds of processor time that a command takes, all ranks and threads in it. */
-async function seconds(...args) {
-  const file = join(folder, 'cpu.json');
-  const child = spawn(process.execPath, ['--import', TELL, MAIN, ...args, '--quiet'], {
-    env: { ...process.env, CPU_FILE: file },
-    stdio: ['ignore', 'ignore', 'inherit'],
-  });
-  const [code] = await once(child, 'exit');
-  if (code !== 0) {
-    throw new Error(`${args[0]} ended with ${code}`);
-  }
-  const { user, system } = JSON.parse(readFileSync(file, 'utf8'));
-  return (user + system) / 1e6;
 }
 
 /** Milliseconds of processor time for one hash, of parameters alone and of all state. */
