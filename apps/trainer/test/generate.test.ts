@@ -306,6 +306,13 @@ describe('generate', () => {
     const { out: exact } = await run([...flags, '--precision', 'fp32']);
     const { out: narrow } = await run([...flags, '--precision', 'bf16']);
     expect(new Set([rounded, exact, narrow]).size).toBe(3);
+    const few = ['--model', directory, '--prompt', PROMPT, '--max-tokens', '1'];
+    const told = async (...how: string[]) => (await run([...few, ...how])).err;
+    expect(await told('--base-type', 'q8_0')).toBe(
+      "Numbers of each token are rounded to 8 bits beside the model's blocks; --precision fp32 rounds none.\n",
+    );
+    expect(await told('--base-type', 'q8_0', '--precision', 'fp32')).toBe('');
+    expect(await told()).toBe('');
   });
 
   it('prints tokens as they come, and ends clean with Ctrl-C', async () => {

@@ -11,7 +11,7 @@ import { pathOf, savesOf } from '../files/save-directory.js';
 import { runJob } from '../launch/run-job.js';
 import { textHash } from '../own-model/module-text.js';
 import type { RankEvent, StepMetrics } from '../rank/events.js';
-import type { Again, PreparedRun, RunConfig } from '../run-config.js';
+import type { Again, PreparedRun, RunConfig, TokenFiles } from '../run-config.js';
 import { type FindTokensOptions, findTokens } from './find-tokens.js';
 import type { AgainPlan, Stretch } from './plan-again.js';
 
@@ -22,6 +22,8 @@ export interface ComputeAgainOptions extends Omit<FindTokensOptions, 'cache' | '
   readonly ranks?: number | undefined;
   /** Called with each step; the computation ends after one for which it is false. */
   readonly onStep: (metrics: StepMetrics) => boolean;
+  /** Called with the tokens that were found for some of the steps. */
+  readonly onTokens?: (tokens: TokenFiles) => void;
   /** Called with what else the ranks tell. */
   readonly onEvent?: (event: RankEvent) => void;
   /** What the last stretch does beside its steps. */
@@ -75,6 +77,7 @@ async function computeStretch(
   const directory = cacheOf(config, env);
   await using cache = await TokenCache.open(directory);
   const tokens = await findTokens({ ...config, cache: directory }, { ...options, cache });
+  options.onTokens?.(tokens);
   const again: Again = {
     until: last,
     hashAt,

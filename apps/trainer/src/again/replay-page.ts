@@ -33,6 +33,7 @@ export function replayPage({ metrics, difference, rows }: Replayed, title: strin
     'loss',
     'targets',
     'largest activation',
+    'from',
     'text',
     ...layers,
   ];
@@ -41,6 +42,7 @@ export function replayPage({ metrics, difference, rows }: Replayed, title: strin
       `<th scope="row">${row.row}</th>`,
       bar(row.gradNorm, norms),
       `<td>${row.loss.toFixed(4)}</td><td>${row.targets}</td><td>${activationOf(row)}</td>`,
+      `<td class="text">${row.places.map(escapeXml).join('<br>')}</td>`,
       `<td class="text">${textOf(row)}</td>`,
       ...layers.map((name) => bar(row.layers[name] ?? 0, ofLayers)),
     ];

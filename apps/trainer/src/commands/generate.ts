@@ -47,6 +47,11 @@ async function run(flags: GenerateFlags, context: CommandContext): Promise<numbe
   const streams = { ...context, signal: context.listen().signal };
   await using model = await openTextModel(flags, streams);
   streams.signal.throwIfAborted();
+  if (model.isRounding && !flags.quiet) {
+    context.err.write(
+      "Numbers of each token are rounded to 8 bits beside the model's blocks; --precision fp32 rounds none.\n",
+    );
+  }
   const speech = new Speech(model, flags, streams);
   if (flags.chat && context.input.isTTY === true && !flags.quiet) {
     context.err.write('Ctrl-D ends the conversation.\n');

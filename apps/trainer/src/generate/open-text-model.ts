@@ -18,6 +18,8 @@ export interface TextModel extends AsyncDisposable {
   readonly tokenizer: Tokenizer;
   /** The most tokens that it can be shown. */
   readonly positions: number;
+  /** Whether numbers of tokens are rounded to 8 bits, as beside blocks where nothing forbids it. */
+  readonly isRounding: boolean;
   /**
    * The tokens that follow a prompt, up to an end or begin token. The beginning that the prompt
    * shares with the text before it is not run again.
@@ -65,6 +67,10 @@ function makeTextModel(parts: {
 }): TextModel {
   const { opened, config, tokenizer, flags } = parts;
   const { device, model } = opened;
+  const isRounding =
+    flags.precision === undefined &&
+    device.backend.info.kind === 'cpu' &&
+    model.parameters().some(({ blocks }) => blocks !== undefined);
   const { maxTokens, temperature, topK, topP, minP, seed } = flags;
   const positions = longestTextRow(config.modelConfig);
   const stop = [...tokenizer.endTokens, tokenizer.beginToken].filter((id) => id !== undefined);
@@ -72,6 +78,7 @@ function makeTextModel(parts: {
   return {
     tokenizer,
     positions,
+    isRounding,
     continue(prompt) {
       if (prompt.length > positions) {
         throw new UsageError(
