@@ -262,6 +262,17 @@ describe('generate', () => {
     expect(seen).toEqual([[3], [4]]);
   });
 
+  it('makes tokens that it was shown less likely, each once', async () => {
+    const drawn = (logits: number[], prompt: number[], repetitionPenalty: number) => {
+      const row = Float32Array.from(logits);
+      const options = { maxTokens: 4, temperature: 0, repetitionPenalty };
+      return all(generate(async () => row, prompt, options));
+    };
+    expect(await drawn([-4, 2, 1.5, -1], [3], 1)).toEqual([1, 1, 1, 1]);
+    expect(await drawn([-4, 2, 1.5, -1], [3], 1.6)).toEqual([1, 2, 1, 1]); // 1.25 beside 0.94
+    expect(await drawn([-1, -1.2, -9], [0], 1.5)).toEqual([1, 0, 0, 0]); // -1.5 beside -1.8
+  });
+
   it('draws equal tokens for equal seeds, and others for others', async () => {
     const flat = async () => new Float32Array(1000);
     const drawn = (seed: number) => all(generate(flat, [0], { maxTokens: 50, seed }));
@@ -286,6 +297,7 @@ describe('generate', () => {
       { minP: 2 },
       { stop: ['a'] },
       { context: 0 },
+      { repetitionPenalty: 0 },
       { beams: 3 },
     ]) {
       await expect(first([1], options)).rejects.toThrow(NnConfigError);
