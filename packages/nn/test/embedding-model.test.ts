@@ -175,41 +175,42 @@ describe('EmbeddingModel', () => {
     },
   );
 
-  it.each([
-    [[[2, 1], []]],
-    [[[4], []]],
-    [[[1, 1, 2], [4]]],
-    [[[3], [4]]],
-  ])('gives documents of the lengths %j what each has alone, over any body', async (lengths) => {
-    const device = makeDevice();
-    const labels = ['a', 'b'];
-    const pooler = (on: Device) =>
-      new Encoder(on, { ...encoder(on).config, add_pooling_layer: true }, { seed: 3 });
-    const models: Module<[ids: Tensor, options?: EmbeddingCallOptions], Tensor>[] = [
-      new EmbeddingModel(decoder(device), { pooling: 'last', normalize: false }),
-      new EmbeddingModel(encoder(device), { pooling: 'mean', dimensions: 3 }),
-      new EmbeddingModel(checkpoint(encoder(device)), { pooling: 'cls' }),
-      new SequenceClassifier(pooler(device), { labels }),
-      new SequenceClassifier(checkpoint(decoder(device)), { labels }),
-    ];
-    const rows = lengths.map((_, row) => [5, 1, 7, 2].map((id) => id + row));
-    for (const model of models) {
-      const call = async (given: number[][], options?: EmbeddingCallOptions) => {
-        const ids = device.tensor(Uint32Array.from(given.flat()), [given.length, given[0]!.length]);
-        return read(await model.call(ids, options));
-      };
-      const alone: number[] = [];
-      for (const [row, own] of lengths.entries()) {
-        let start = 0;
-        for (const length of own) {
-          alone.push(...(await call([rows[row]!.slice(start, start + length)])));
-          start += length;
+  it.each([[[[2, 1], []]], [[[4], []]], [[[1, 1, 2], [4]]], [[[3], [4]]]])(
+    'gives documents of the lengths %j what each has alone, over any body',
+    async (lengths) => {
+      const device = makeDevice();
+      const labels = ['a', 'b'];
+      const pooler = (on: Device) =>
+        new Encoder(on, { ...encoder(on).config, add_pooling_layer: true }, { seed: 3 });
+      const models: Module<[ids: Tensor, options?: EmbeddingCallOptions], Tensor>[] = [
+        new EmbeddingModel(decoder(device), { pooling: 'last', normalize: false }),
+        new EmbeddingModel(encoder(device), { pooling: 'mean', dimensions: 3 }),
+        new EmbeddingModel(checkpoint(encoder(device)), { pooling: 'cls' }),
+        new SequenceClassifier(pooler(device), { labels }),
+        new SequenceClassifier(checkpoint(decoder(device)), { labels }),
+      ];
+      const rows = lengths.map((_, row) => [5, 1, 7, 2].map((id) => id + row));
+      for (const model of models) {
+        const call = async (given: number[][], options?: EmbeddingCallOptions) => {
+          const ids = device.tensor(Uint32Array.from(given.flat()), [
+            given.length,
+            given[0]!.length,
+          ]);
+          return read(await model.call(ids, options));
+        };
+        const alone: number[] = [];
+        for (const [row, own] of lengths.entries()) {
+          let start = 0;
+          for (const length of own) {
+            alone.push(...(await call([rows[row]!.slice(start, start + length)])));
+            start += length;
+          }
         }
+        expectClose(await call(rows, { lengths }), alone, 1e-6);
       }
-      expectClose(await call(rows, { lengths }), alone, 1e-6);
-    }
-    device.dispose();
-  });
+      device.dispose();
+    },
+  );
 
   it("keeps its body's names, and trains all of its parameters but a head of its own", async () => {
     const device = makeDevice();

@@ -1,4 +1,13 @@
-import { Dropout, isModule, Linear, Module, NnConfigError, Sequential } from '@shardweave/nn';
+import {
+  Dropout,
+  isModule,
+  Linear,
+  Module,
+  ModuleList,
+  NnConfigError,
+  packParameters,
+  Sequential,
+} from '@shardweave/nn';
 import { type Device, mean, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { makeDevice, read } from './support/support.js';
@@ -169,6 +178,28 @@ describe('to', () => {
     expect(() => net.to('f16')).toThrow(NnConfigError);
     expect(net.parameters().every(({ dtype }) => dtype === 'f32')).toBe(true);
   });
+
+  it('refuses packed parameters, and casts nothing then', () => {
+    const net = new Net(makeDevice());
+    packParameters(net.second);
+    expect(() => net.to('f16')).toThrow("a sharded or packed parameter at 'second.weight'");
+    expect(new Set(net.parameters().map(({ dtype }) => dtype))).toEqual(new Set(['f32']));
+  });
+});
+
+it('a list of modules has them by index, from the end too, and what has taken their place', async () => {
+  const device = makeDevice();
+  const [first, second] = [new Dropout(device, { p: 0 }), new Dropout(device, { p: 0.5 })];
+  const list = new ModuleList(device, [first, second]);
+  expect([list.length, [...list]]).toEqual([2, [first, second]]);
+  expect([0, 1, -1, -2, 2, -3].map((index) => list.at(index))).toEqual([
+    ...[first, second, second, first],
+    ...[undefined, undefined],
+  ]);
+  const wrapper = new Wrapper(second);
+  list.replaceChild('1', wrapper);
+  expect(list.at(-1)).toBe(wrapper);
+  await expect(list.call()).rejects.toThrow('a call of a module in it');
 });
 
 it('zeroGrad clears what holds a gradient in the place of its parameter', () => {

@@ -171,12 +171,52 @@ describe('the next process', () => {
       one.home!.clearGradient();
     }
     one.home!.close();
+    const found = [...store.values].reverse(); // stores give keys in any order
+    store.values.clear();
+    for (const [key, bytes] of found) {
+      store.values.set(key, bytes);
+    }
     const next = await makeFlat(newDevice(), store, { resume: true });
     const state = await new AdamW([next.flat]).readFlatState(next.flat);
     expect(state!.runs[0]!.step).toBe(1);
     const own = store.values.get('one/2/expAvg');
     expect(state!.tensors.get('expAvg')).toEqual(own);
   });
+});
+
+it('the head of a state keeps its size as steps are counted, so that its store needs no more room', async () => {
+  const store = new MapStore();
+  const { flat, addGradient } = await makeFlat(newDevice(), store);
+  const optimizer = new AdamW([flat], { lr: 0.1 });
+  const sizes = new Set<number>();
+  for (let step = 1; step <= 11; step++) {
+    await addGradient(step);
+    await optimizer.step();
+    sizes.add(store.values.get('one/state')!.byteLength);
+  }
+  expect(sizes.size).toBe(1);
+});
+
+it('a state whose owner was disposed gives its place to the next, and leaves its keys', async () => {
+  const store = new MapStore();
+  const { flat, halves, addGradient } = await makeFlat(newDevice(), store);
+  const stepBy = async (optimizer: Optimizer<object>) => {
+    await addGradient(3);
+    await optimizer.step();
+    optimizer.zeroGrad();
+    return store.keys().filter((key) => key.endsWith('state'));
+  };
+  const [first, second] = halves.map((half) => new AdamW([half], { lr: 0.1 }));
+  await stepBy(first!);
+  expect(await stepBy(second!)).toEqual(['one/state', 'one/2/state']);
+  first!.dispose();
+  const third = new Sgd([halves[0]!], { lr: 0.1, momentum: 0.9 });
+  expect((await stepBy(third)).sort()).toEqual(['one/2/state', 'one/3/state']);
+  expect(store.keys().filter((key) => key.startsWith('one/expAvg'))).toEqual([]);
+  for (const each of [second!, third]) {
+    each.dispose();
+  }
+  expect((await stepBy(new AdamW([flat]))).sort()).toEqual(['one/state']);
 });
 
 describe('a step that fails half-way', () => {
