@@ -7,7 +7,7 @@ import {
   type LoraConfig,
   loadStateDict,
   loraLayers,
-  type Module,
+  Module,
   mergeAdapters,
   NnConfigError,
   packParameters,
@@ -288,6 +288,33 @@ describe('what cannot be adapted', () => {
     const model = MODELS.llama!(makeDevice());
     expect(() => body(model)).toThrow(message);
     expect(() => body(MODELS.llama!(makeDevice()))).toThrow(NnConfigError);
+  });
+
+  it('names are those of whole parts of paths, and modes, names and seeds are those of layers', async () => {
+    const model = MODELS.llama!(makeDevice());
+    expect(() => applyLora(model, { rank: 1, targets: ['proj'] })).toThrow("got 'proj'");
+    const layer = () => new Linear(model.device, { inFeatures: 3, outFeatures: 3 });
+    const Named = class extends Module<[], void> {
+      readonly parts = ['head', 'header', 'body', 'tail'].map((name) => this.child(name, layer()));
+      forward(): void {}
+    };
+    const named = new Named(model.device);
+    named.children().get('body')!.eval();
+    const config = applyLora(named, { rank: 2, seed: 7, modulesToSave: ['head'] });
+    expect(config).toEqual({
+      ...{ rank: 2, alpha: 4, dropout: 0 },
+      ...{ layers: ['header', 'body', 'tail'], modulesToSave: ['head'] },
+    });
+    const adapted = loraLayers(named);
+    expect([...adapted.keys()]).toEqual(config.layers);
+    expect([...adapted.values()].map(({ isTraining }) => isTraining)).toEqual([true, false, true]);
+    const trained = named.namedParameters().filter(([, { requiresGrad }]) => requiresGrad);
+    expect(trained.map(([name]) => name).filter((name) => !name.includes('lora_'))).toEqual([
+      ...['head.weight', 'head.bias'],
+    ]);
+    expect(trained.every(([name, tensor]) => tensor.name === name)).toBe(true);
+    const drawn = [...adapted.values()].map(async ({ loraA }) => (await read(loraA.weight)).join());
+    expect(new Set(await Promise.all(drawn)).size).toBe(3);
   });
 
   it('leaves a model as it was', () => {

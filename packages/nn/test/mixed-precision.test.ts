@@ -447,6 +447,16 @@ describe('memory', () => {
     expect(large().flats.map(({ size }) => size)).toEqual([SIZE, SIZE, SIZE]);
   });
 
+  it('has several smaller parameters in a flat', () => {
+    const device = new Device(createDryBackend(createReferenceBackend()));
+    const layers = Array.from(
+      { length: 5 },
+      () => new Linear(device, { inFeatures: 2048, outFeatures: 2048, bias: false }),
+    );
+    const { flats } = packParameters(new Sequential(device, layers), { computeDType: 'bf16' });
+    expect(flats.map(({ size }) => size)).toEqual([SIZE, SIZE, SIZE / 2]);
+  });
+
   it('holds of gradients no more than f32 ones and the 16-bit sum of a flat', async () => {
     const { device, net } = large();
     for (const _ of [1, 2]) {

@@ -4,6 +4,7 @@ import {
   Linear,
   Module,
   ModuleList,
+  MultiheadAttention,
   NnConfigError,
   packParameters,
   Sequential,
@@ -113,6 +114,31 @@ describe('Module', () => {
     remove();
     await net.call(device.zeros([3, 2]));
     expect(seen).toEqual(['before', 'after 3,2']);
+    net.aroundForward({ before: () => void seen.push('another') });
+    remove(); // again, which removes nothing else
+    await net.call(device.zeros([3, 2]));
+    expect(seen.slice(2)).toEqual(['another']);
+  });
+
+  it('puts a wrapper into every property that has the child, whatever its name', () => {
+    const device = makeDevice();
+    const block = new MultiheadAttention(device, { embedDim: 4, numHeads: 1 });
+    const wrapper = new Wrapper(block.cAttn);
+    block.replaceChild('c_attn', wrapper);
+    expect(block.cAttn as unknown).toBe(wrapper);
+    expect(() => block.replaceChild('cAttn', wrapper)).toThrow(RangeError);
+  });
+
+  it('has a module that stands in two places once, and frees its gradients with it', async () => {
+    const device = makeDevice();
+    const shared = new Linear(device, { inFeatures: 2, outFeatures: 2 });
+    const model = new Sequential(device, [shared, new Wrapper(shared)]);
+    expect(model.namedModules().map(([path]) => path)).toEqual(['', '0', '1']);
+    expect(model.namedParameters().map(([path]) => path)).toEqual(['0.weight', '0.bias']);
+    await device.scope(async () => mean(await model.call(device.full([1, 2], 1))).backward());
+    expect(shared.weight.grad).toBeDefined();
+    model.dispose();
+    expect(device.ledger.live().total).toBe(0);
   });
 
   it('gives the arguments before forward, and calls again when its scope has ended', async () => {
