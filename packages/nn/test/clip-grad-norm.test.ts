@@ -10,6 +10,8 @@ import {
 import { Device, sum, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
+import { makeFlat } from './support/flats.js';
+import { MapStore } from './support/map-store.js';
 import { RankedLinear } from './support/ranked-linear.js';
 import { expectClose, makeDevice, read, values } from './support/support.js';
 
@@ -227,4 +229,35 @@ it('a bound that is too small for f32, and norms without an end, have factors of
   expect(clipCoefficient(Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY)).toBe(1);
   expect(clipCoefficient(Number.POSITIVE_INFINITY, 1)).toBe(0);
   expect(clipCoefficient(0, 1)).toBe(1);
+});
+
+it.each([1, 2, 3, Number.POSITIVE_INFINITY])(
+  'a norm of the power %d clips by itself',
+  async (normType) => {
+    const device = makeDevice();
+    const params = leaves(device);
+    const gradients = await Promise.all(params.map(({ grad }) => (grad ? read(grad) : [])));
+    const all = gradients.flat().map(Math.abs);
+    const expected =
+      normType === Number.POSITIVE_INFINITY
+        ? Math.max(...all)
+        : all.reduce((total, value) => total + value ** normType, 0) ** (1 / normType);
+    const { norm, scale } = await clipGradNorm(params, 0.25, { normType, unscale: 0.5 });
+    const found = [await norm.item(), await scale.item()];
+    expectClose(found, [expected / 2, (0.5 * 0.25) / (expected / 2 + 1e-6)], 1e-5);
+  },
+);
+
+it('a norm that fails leaves no memory behind, and its parameters free for the next', async () => {
+  const device = makeDevice();
+  const store = new MapStore();
+  const { flat, addGradient } = await makeFlat(device, store);
+  await addGradient(3);
+  const before = device.memory().live.total;
+  store.failing = (call) => call.startsWith('read');
+  await expect(clipGradNorm([flat], 1)).rejects.toThrow('refused');
+  await expect(gradNorm([flat])).rejects.toThrow('refused');
+  expect(device.memory().live.total).toBe(before);
+  store.failing = () => false;
+  expect(await gradNorm([flat])).toBeGreaterThan(0);
 });

@@ -288,6 +288,13 @@ describe('the copies', () => {
       await loadStateDict(net, state);
       await expect(loss.backward()).rejects.toThrow('loadStateDict');
     });
+    const store = piecesIn(createHostStore());
+    await saveCheckpoint(net, store);
+    await device.scope(async () => {
+      const loss = sum(await net.call(input(device, 1)));
+      await loadCheckpoint(net, store);
+      await expect(loss.backward()).rejects.toThrow('loadCheckpoint');
+    });
   });
 
   it('are no longer made when the pack is disposed', async () => {
