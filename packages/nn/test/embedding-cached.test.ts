@@ -8,7 +8,7 @@ import {
   embedDocuments,
   infoNce,
 } from '@shardweave/nn/embedding';
-import type { Device } from '@shardweave/tensor-core';
+import type { Device, Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { errorOf, expectClose, onRanks } from '../../../tooling/test-kit/index.ts';
 import { makeDevice } from './support/support.js';

@@ -316,7 +316,9 @@ describe('a reranker', () => {
       () => yesNoScores(model, DOCUMENTS, { yesId: 1, noId: 12 }),
     ];
     const found = [];
-    for (const each of refused) found.push((await errorOf(each))?.message);
+    for (const each of refused) {
+      found.push((await errorOf(each))?.message);
+    }
     expect(found).toEqual([
       'yesNoLogits: expected prompts of at least 1 token, got one of 0 (prompt 1).',
       'yesNoLogits: expected documents of 1 to any number of tokens, got no document.',
