@@ -326,6 +326,30 @@ describe('KeyValueCache', () => {
     expect(cache.length).toBe(0);
   });
 
+  it('is empty once it was disposed, and may be filled again', async () => {
+    const { device, model } = open(config);
+    const cache = new KeyValueCache(device, { capacity: 8 });
+    const logitsAfter = nextLogits(model, { cache });
+    const first = await logitsAfter(PROMPT);
+    cache.dispose();
+    expect([cache.length, cache.tokens]).toEqual([0, []]);
+    expect(await logitsAfter(PROMPT)).toEqual(first);
+    expect(cache.tokens).toEqual(PROMPT);
+    cache.dispose();
+  });
+
+  it('runs nothing of a prompt that is too long for it', async () => {
+    const { device, model } = open(config);
+    using cache = new KeyValueCache(device, { capacity: 4 });
+    let calls = 0;
+    model.aroundForward({ before: () => void calls++ });
+    const logitsAfter = nextLogits(model, { cache, chunk: 2 });
+    await expect(logitsAfter(PROMPT)).rejects.toThrow(/at most 4 tokens, its capacity, got 5/);
+    expect([calls, cache.length]).toEqual([0, 0]);
+    await logitsAfter(PROMPT.slice(0, 4));
+    expect(calls).toBe(2);
+  });
+
   it.each(FAMILIES)('counts the positions of %s on, up to its last one', async (_, family) => {
     const { device, model } = open(family);
     using cache = new KeyValueCache(device, { capacity: POSITIONS + 1 });
