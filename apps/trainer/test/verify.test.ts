@@ -2,7 +2,7 @@
 
 import { cpSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { runCli } from './support/run-cli.js';
 import { tinyFlags } from './support/tiny-run.js';
@@ -192,6 +192,11 @@ describe('verify of what has moved on', () => {
     const { code, out } = await cli(`verify ${run}`);
     expect(out).toContain('4 of 4 steps equal');
     expect(code).toBe(0);
+    vi.stubEnv('TMPDIR', join(run, 'gone')); // where the state between the two would rest
+    const untold = await cli(`verify ${run}`);
+    vi.unstubAllEnvs();
+    expect(untold.err).toMatch(/^error: \S+\/gone\/shardweave-again-\S+ can't be used \(no such/);
+    expect(untold.code).toBe(2);
     const events = join(run, 'events.jsonl');
     const text = readFileSync(events, 'utf8');
     writeFileSync(events, text.replace(/^\{"type":"start".*\n/m, ''));
