@@ -102,6 +102,25 @@ MODELS = {
         "max_window_layers": 28,
         "tie_word_embeddings": False,
     },
+    # The second layer has no positions, where the interval would give both of them some.
+    "smollm3": {
+        "model_type": "smollm3",
+        "architectures": ["SmolLM3ForCausalLM"],
+        "hidden_size": 24,
+        "intermediate_size": 36,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 5000000.0,
+        "rope_scaling": None,
+        "no_rope_layers": [1, 0],
+        "no_rope_layer_interval": 4,
+        "use_sliding_window": False,
+        "sliding_window": None,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "mlp_bias": False,
+    },
 }
 
 
@@ -214,8 +233,10 @@ def rows_of(config, ar, p, tokens, beside=None):
     def heads(x):
         return x.view(batch, seq, -1, dim)
 
-    def turned(x):
-        return ar.op(lambda x: turn(x, frequencies), x.transpose(1, 2))
+    def turned(x, layer):
+        x = x.transpose(1, 2)
+        has_rope = config.get("no_rope_layers", {layer: 1})[layer]
+        return ar.op(lambda x: turn(x, frequencies), x) if has_rope else x
 
     x = ar.op(lambda w: F.embedding(tokens, w), p["model.embed_tokens.weight"])
     for i in range(config["num_hidden_layers"]):
@@ -224,7 +245,7 @@ def rows_of(config, ar, p, tokens, beside=None):
         q, k, v = (heads(linear(normed, at + f"self_attn.{part}_proj")) for part in "qkv")
         if config["model_type"] == "qwen3":
             q, k = norm(q, at + "self_attn.q_norm"), norm(k, at + "self_attn.k_norm")
-        mixed = ar.op(attend, turned(q), turned(k), v.transpose(1, 2))
+        mixed = ar.op(attend, turned(q, i), turned(k, i), v.transpose(1, 2))
         mixed = mixed.transpose(1, 2).reshape(batch, seq, -1)
         # Sum and norm are one op: the norm gets the sum before it is rounded.
         branch = linear(mixed, at + "self_attn.o_proj")

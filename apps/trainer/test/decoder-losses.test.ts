@@ -13,7 +13,7 @@ import { ROOT, type RunRecord, referenceCase, runFlags, worstRatio } from './sup
 
 /** Sharded and single runs differ only by the order of sums. */
 const SHARDED_TOLERANCE = 2e-6;
-const FAMILIES = ['llama', 'biased', 'qwen2', 'qwen3'] as const;
+const FAMILIES = ['llama', 'biased', 'qwen2', 'qwen3', 'smollm3'] as const;
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 /** What several ranks and slices change shows in the first steps; one rank takes all of them. */
@@ -34,12 +34,12 @@ describe('one rank has the losses of PyTorch', () => {
     expectReference(singles.get(family)!, `${family}-fp32`);
   });
 
-  it.each(['llama-bf16', 'qwen3-bf16', 'llama-fp16', 'biased-fp16', 'qwen2-fp16'])(
-    '%s',
-    async (name) => {
-      expectReference(await run(name, '--strategy single'), name);
-    },
-  );
+  it.each([
+    ...['llama-bf16', 'qwen3-bf16', 'smollm3-bf16'],
+    ...['llama-fp16', 'biased-fp16', 'qwen2-fp16', 'smollm3-fp16'],
+  ])('%s', async (name) => {
+    expectReference(await run(name, '--strategy single'), name);
+  });
 });
 
 /**
@@ -59,12 +59,15 @@ const CELLS = [
   ['qwen2', '--ranks 4 --no-reshard'],
   ['qwen3', '--ranks 2 --checkpoint-activations'],
   ['qwen3', '--strategy offload --slices 4 --checkpoint-activations'],
+  ['smollm3', '--ranks 3 --checkpoint-activations'],
+  ['smollm3', '--strategy offload --slices 3'],
 ] as const;
 /** With SHARDWEAVE_LONG=1 llama runs over further numbers of ranks. */
 const LONG_CELLS = [
   ['llama', '--ranks 2'],
   ['llama', '--ranks 4 --checkpoint-activations'],
   ['llama', '--strategy ddp --ranks 2'],
+  ['smollm3', '--strategy ddp --ranks 2'],
 ] as const;
 
 describe('sharded and offloaded ones have those of one rank', () => {

@@ -4,6 +4,7 @@
 import type { DecoderConfig, Gpt2Config, ModelConfig } from '@shardweave/nn';
 import type { EncoderConfig, Pooling } from '@shardweave/nn/embedding';
 import { GgufModelError } from './errors.js';
+import { GGUF_FAMILIES } from './families.js';
 import { FILE_TYPES, type GgufType } from './file-types.js';
 import type { MetadataValue } from './gguf-file.js';
 
@@ -24,8 +25,9 @@ export function modelMetadata(
   },
 ): Map<string, MetadataValue> {
   const { name, type, pooling } = options;
-  const { model_type: architecture } = config;
-  const isEmbedder = pooling !== undefined || architecture === 'bert';
+  const architecture =
+    config.model_type === 'bert' ? 'bert' : GGUF_FAMILIES[config.model_type].architecture;
+  const isEmbedder = pooling !== undefined || config.model_type === 'bert';
   const values = {
     ...valuesOf(config),
     ...(isEmbedder && { pooling_type: count(pooling === undefined ? 0 : POOLING_TYPES[pooling]) }),
@@ -62,7 +64,7 @@ export function adapterMetadata(
   const { alpha, ...rest } = options;
   requireComputed(base);
   return new Map([
-    ...general('adapter', { architecture: base.model_type, ...rest }),
+    ...general('adapter', { architecture: GGUF_FAMILIES[base.model_type].architecture, ...rest }),
     ['adapter.type', text('lora')],
     ['adapter.lora.alpha', real(alpha)],
   ]);
@@ -88,10 +90,18 @@ function requireComputed(config: ModelConfig): void {
     if (config.activation_function !== 'gelu_new') {
       throw unknownTo('gpt2', `activation_function '${config.activation_function}'`);
     }
-  } else if (family !== 'llama' && config.rope_scaling !== null) {
-    throw unknownTo(family, "rope_scaling, which it reads for 'llama' alone");
-  } else if (family !== 'llama' && config.attention_bias) {
-    throw unknownTo(family, 'attention_bias');
+  } else if (!GGUF_FAMILIES[family].isGeneral) {
+    if (config.rope_scaling !== null) {
+      throw unknownTo(family, "rope_scaling, which it reads for 'llama' alone");
+    }
+    const bias = (['attention_bias', 'mlp_bias'] as const).find((name) => config[name]);
+    if (bias !== undefined) {
+      throw unknownTo(family, bias);
+    }
+    const layers = config.no_rope_layers ?? [];
+    if (layers.some((hasRope, layer) => (hasRope === 0) !== ((layer + 1) % 4 === 0))) {
+      throw unknownTo(family, 'no_rope_layers in which other layers than each fourth have a 0');
+    }
   }
 }
 

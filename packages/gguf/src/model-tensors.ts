@@ -1,6 +1,7 @@
 // Plans llama.cpp's tensors from those of a model: the name of each, and the order of its rows.
 
 import type { DecoderConfig, Gpt2Config, ModelConfig } from '@shardweave/nn';
+import { GGUF_FAMILIES } from './families.js';
 import type { RowPlan } from './tensor-rows.js';
 
 /** One tensor of the file, and where it comes from. */
@@ -53,9 +54,9 @@ function decoderPlans(config: DecoderConfig): TensorPlan[] {
   const { model_type: family, attention_bias: hasBias, mlp_bias: hasMlpBias } = config;
   const qWidth = config.num_attention_heads * headDim;
   const kvWidth = config.num_key_value_heads * headDim;
-  // llama.cpp rotates neighboring columns in `llama`. In the other families it rotates halves, as
-  // the Hub's models do.
-  const turned: Options = family === 'llama' ? { rowAt: (row) => halvesRow(row, headDim) } : {};
+  const turned: Options = GGUF_FAMILIES[family].turnsNeighbors
+    ? { rowAt: (row) => halvesRow(row, headDim) }
+    : {};
   const hasQkvBias = family === 'qwen2' || hasBias;
   const block = (index: number): TensorPlan[] => {
     const from = `model.layers.${index}`;

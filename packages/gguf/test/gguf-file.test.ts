@@ -205,6 +205,8 @@ describe('modelGguf', () => {
   it.each([
     [{ model_type: 'qwen2', rope_scaling: LLAMA3 }, /rope_scaling/],
     [{ model_type: 'qwen3', head_dim: 2, attention_bias: true }, /attention_bias/],
+    [{ model_type: 'smollm3', mlp_bias: true }, /mlp_bias/],
+    [{ model_type: 'smollm3', no_rope_layers: [0] }, /no_rope_layers in which other layers/],
   ])('refuses what llama.cpp computes otherwise: %j', (fields, message) => {
     const { texts, state } = bareModel(ROWS);
     const config = { ...JSON.parse(texts.get('config.json')!), ...fields };

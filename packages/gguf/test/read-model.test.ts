@@ -199,7 +199,7 @@ describe('the keys and tensors of a model', async () => {
     [
       'of another architecture',
       set('general.architecture', 'gemma2', 'string'),
-      /llama, qwen2, qwen3, gpt2, got "gemma2"/,
+      /llama, qwen2, qwen3, smollm3, gpt2, got "gemma2"/,
     ],
     ['of none', set('general.architecture', undefined), /got none/],
     [

@@ -108,13 +108,13 @@ export { Decoder } from './models/decoder.js';
 export { DecoderAttention } from './models/decoder-attention.js';
 export {
   type DecoderConfig,
-  type DecoderFamily,
   type DecoderOptions,
   decoderParameterCount,
   type NeededField,
   type RopeScaling,
   resolveDecoderConfig,
 } from './models/decoder-config.js';
+export type { DecoderFamily } from './models/decoder-families.js';
 export { DecoderBlock, DecoderEmbeddings } from './models/decoder-layers.js';
 export { DecoderMlp } from './models/decoder-mlp.js';
 export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Mlp } from './models/gpt2.js';

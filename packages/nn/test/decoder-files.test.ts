@@ -49,7 +49,7 @@ const SMOL = {
   use_cache: true,
   vocab_size: 49152,
 };
-/** Those of Llama-3.2-1B-Instruct, Qwen2.5-0.5B-Instruct and Qwen3-0.6B. */
+/** Those of Llama-3.2-1B-Instruct, Qwen2.5-0.5B-Instruct, Qwen3-0.6B and SmolLM3-3B. */
 const REAL = [
   {
     _name_or_path: 'meta-llama/Llama-3.2-1B-Instruct',
@@ -81,6 +81,19 @@ const REAL = [
     ...{ rms_norm_eps: 1e-6, rope_scaling: null, rope_theta: 1000000, sliding_window: null },
     ...{ tie_word_embeddings: true, torch_dtype: 'bfloat16', transformers_version: '4.51.0' },
     ...{ use_cache: true, use_sliding_window: false, vocab_size: 151936 },
+  },
+  {
+    ...{ architectures: ['SmolLM3ForCausalLM'], attention_bias: false, attention_dropout: 0.0 },
+    ...{ bos_token_id: 128000, eos_token_id: 128012, hidden_act: 'silu', hidden_size: 2048 },
+    ...{ initializer_range: 0.02, intermediate_size: 11008, max_position_embeddings: 65536 },
+    ...{ layer_types: Array.from({ length: 36 }, () => 'full_attention'), max_window_layers: 28 },
+    ...{ mlp_bias: false, model_type: 'smollm3', no_rope_layer_interval: 4 },
+    ...{ no_rope_layers: Array.from({ length: 36 }, (_, i) => (i % 4 === 3 ? 0 : 1)) },
+    ...{ num_attention_heads: 16, num_hidden_layers: 36, num_key_value_heads: 4 },
+    ...{ pad_token_id: 128004, pretraining_tp: 2, rms_norm_eps: 1e-6, rope_scaling: null },
+    ...{ rope_theta: 5000000.0, sliding_window: null, torch_dtype: 'bfloat16' },
+    ...{ transformers_version: '4.54.0.dev0', use_cache: false, use_sliding_window: false },
+    vocab_size: 128256,
   },
 ];
 const SCALING = {
@@ -133,18 +146,33 @@ describe('config.json', () => {
     }
   });
 
-  it.each(['llama', 'qwen2', 'qwen3'] as const)(
+  it.each(['llama', 'qwen2', 'qwen3', 'smollm3'] as const)(
     'the config of a %s has the fields of its family alone',
     (family) => {
       const { attention_bias, max_window_layers, ...fields } = QWEN3;
       const config = parse({ ...fields, model_type: family });
       const written = JSON.parse(modelConfigText(config));
       expect('attention_bias' in written).toBe(family !== 'qwen2');
-      expect('mlp_bias' in written).toBe(family === 'llama');
+      expect('mlp_bias' in written).toBe(family === 'llama' || family === 'smollm3');
+      expect('no_rope_layers' in written).toBe(family === 'smollm3');
       expect('use_sliding_window' in written).toBe(family !== 'llama');
       expect(parse(written)).toEqual(config);
     },
   );
+
+  it('a SmolLM3 says which of its layers have positions, by a list or the distance of those without', () => {
+    const { attention_bias, max_window_layers, ...fields } = QWEN3;
+    const layersOf = (said: object) =>
+      parse({ ...fields, model_type: 'smollm3', num_hidden_layers: 6, ...said }).no_rope_layers;
+    expect(layersOf({})).toEqual([1, 1, 1, 0, 1, 1]);
+    expect(layersOf({ no_rope_layer_interval: 3 })).toEqual([1, 1, 0, 1, 1, 0]);
+    const list = [0, 1, 1, 1, 1, 0];
+    expect(layersOf({ no_rope_layer_interval: 3, no_rope_layers: list })).toEqual(list);
+    expect(parse({ ...fields, model_type: 'smollm3' }).tie_word_embeddings).toBe(true);
+    for (const said of [{ no_rope_layers: [1, 0] }, { no_rope_layer_interval: 4 }]) {
+      expect(() => parse({ ...QWEN3, ...said })).toThrow(Object.keys(said)[0]);
+    }
+  });
 
   it('is the same with rope_scaling, its older type and rope_parameters', () => {
     const { rope_type, ...factors } = SCALING;

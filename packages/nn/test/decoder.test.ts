@@ -21,7 +21,10 @@ const LLAMA: DecoderOptions = {
 };
 const QWEN2: DecoderOptions = { ...LLAMA, model_type: 'qwen2', tie_word_embeddings: true };
 const QWEN3: DecoderOptions = { ...LLAMA, model_type: 'qwen3', head_dim: 6 };
-const FAMILIES = [LLAMA, QWEN2, QWEN3].map((config) => [config.model_type, config] as const);
+const SMOLLM3: DecoderOptions = { ...LLAMA, model_type: 'smollm3', no_rope_layers: [1, 0, 0] };
+const FAMILIES = [LLAMA, QWEN2, QWEN3, SMOLLM3].map(
+  (config) => [config.model_type, config] as const,
+);
 /**
  * Forward and backward of a Llama block take 39 kernel calls, and a few more with biases or norms.
  * Composed of plain ops they would take three times as many.
@@ -198,6 +201,7 @@ const PUBLISHED = [
   ['llama', 'SmolLM2-135M', [49152, 576, 1536, 30, 9, 3, 64], true, 134_515_008],
   ['qwen2', 'Qwen2.5-0.5B', [151936, 896, 4864, 24, 14, 2, 64], true, 494_032_768],
   ['qwen3', 'Qwen3-0.6B', [151936, 1024, 3072, 28, 16, 8, 128], true, 596_049_920],
+  ['smollm3', 'SmolLM3-3B', [128256, 2048, 11008, 36, 16, 4, 128], true, 3_075_098_624],
 ] as const;
 
 describe('a decoder', () => {
@@ -251,6 +255,10 @@ describe('a decoder', () => {
     expect(make({ model_type: 'mistral' })).toThrow('model_type');
     expect(make({ model_type: 'qwen2', attention_bias: true })).toThrow('attention_bias');
     expect(make({ model_type: 'qwen3', mlp_bias: true })).toThrow('mlp_bias');
+    expect(make({ no_rope_layers: [1, 0] })).toThrow('no no_rope_layers for llama, got [1,0]');
+    const ofSmol = (...layers: number[]) => make({ ...SMOLLM3, no_rope_layers: layers });
+    expect(ofSmol(1)).toThrow('no_rope_layers for each of num_hidden_layers (2), got 1');
+    expect(ofSmol(1, 2)).toThrow('no_rope_layers to be a list of a 1 or 0');
     expect(make({ hidden_size: undefined })).toThrow('hidden_size');
     expect(make({ rope_theta: 0 })).toThrow('rope_theta');
     expect(make({ rope_scaling: { rope_type: 'llama3', factor: 8 } })).toThrow('rope_scaling');

@@ -44,6 +44,7 @@ const FAMILIES: readonly (readonly [string, ModelConfig])[] = [
   ['llama', resolveDecoderConfig(LLAMA)],
   ['qwen2', resolveDecoderConfig({ ...LLAMA, model_type: 'qwen2', tie_word_embeddings: true })],
   ['qwen3', resolveDecoderConfig({ ...LLAMA, model_type: 'qwen3', head_dim: 6 })],
+  ['smollm3', resolveDecoderConfig({ ...LLAMA, model_type: 'smollm3', no_rope_layers: [0, 1] })],
   ['gpt2', GPT2],
 ];
 const PROMPT = [7, 3, 19, 4, 11];

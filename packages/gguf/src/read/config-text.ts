@@ -1,15 +1,15 @@
 // The configuration of a file's model, as the text of a config.json of the Hub: the way back from
 // model-metadata.ts. A key that were silently ignored could mean that the file has another model.
 
-import { type ModelConfig, modelConfigText, parseModelConfig } from '@shardweave/nn';
+import { modelConfigText, parseModelConfig } from '@shardweave/nn';
 import { GgufModelError } from '../errors.js';
+import { type Family, GGUF_FAMILIES } from '../families.js';
 import type { GgufValue } from './metadata-values.js';
 import type { Gguf } from './open-gguf.js';
 import { ropeScalingOf } from './rope-scaling.js';
 
-type Family = ModelConfig['model_type'];
-
-const FAMILIES: readonly Family[] = ['llama', 'qwen2', 'qwen3', 'gpt2'];
+const FAMILIES = Object.keys(GGUF_FAMILIES) as readonly Family[];
+const ARCHITECTURES = FAMILIES.map((name) => GGUF_FAMILIES[name].architecture);
 const TOKEN_TABLE = 'token_embd.weight';
 export const HEAD = 'output.weight';
 
@@ -52,13 +52,13 @@ function familyOf(keys: Keys): Family {
     );
   }
   const found = keys.general('architecture');
-  const family = FAMILIES.find((name) => name === found);
+  const family = FAMILIES.find((name) => GGUF_FAMILIES[name].architecture === found);
   if (family === undefined) {
     throw new GgufModelError(
-      `general.architecture: expected ${FAMILIES.join(', ')}, got ${found === undefined ? 'none' : JSON.stringify(found)}. Other models are not supported.`,
+      `general.architecture: expected ${ARCHITECTURES.join(', ')}, got ${found === undefined ? 'none' : JSON.stringify(found)}. Other models are not supported.`,
     );
   }
-  keys.prefix = `${family}.`;
+  keys.prefix = `${found}.`;
   return family;
 }
 
@@ -87,7 +87,8 @@ async function decoderFields(
     `none below context_length ${positions}`,
   );
   const angles = { rope_theta: keys.real('rope.freq_base', 10_000), head_dim: headDim };
-  const scaling = family === 'llama' ? await ropeScalingOf(gguf, angles) : null;
+  const { isGeneral } = GGUF_FAMILIES[family];
+  const scaling = isGeneral ? await ropeScalingOf(gguf, angles) : null;
   const biases = {
     attention_bias: tensors.has('blk.0.attn_q.bias'),
     mlp_bias: tensors.has('blk.0.ffn_up.bias'),
@@ -104,7 +105,7 @@ async function decoderFields(
     max_position_embeddings: positions,
     rms_norm_eps: keys.real('attention.layer_norm_rms_epsilon'),
     tie_word_embeddings: !tensors.has(HEAD),
-    ...(family === 'llama' ? biases : {}),
+    ...(isGeneral ? biases : {}),
   };
 }
 

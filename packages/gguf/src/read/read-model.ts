@@ -10,6 +10,7 @@ import {
   parseModelConfig,
 } from '@shardweave/nn';
 import { GgufModelError } from '../errors.js';
+import { GGUF_FAMILIES } from '../families.js';
 import { firstOf } from '../model-gguf.js';
 import { type TensorPlan, tensorPlans } from '../model-tensors.js';
 import { ROPE_FACTORS } from '../rope-factors.js';
@@ -97,7 +98,8 @@ function checkNames(
   { config, plans }: { readonly config: ModelConfig; readonly plans: readonly TensorPlan[] },
 ): void {
   const { model_type: family } = config;
-  const beside = family === 'llama' ? ROPE_FACTORS : family === 'gpt2' ? HEAD : undefined;
+  const { isGeneral } = GGUF_FAMILIES[family];
+  const beside = isGeneral ? ROPE_FACTORS : family === 'gpt2' ? HEAD : undefined;
   const planned = new Set(plans.map(({ name }) => name));
   const missing = [...planned].filter((name) => !tensors.has(name));
   const strange = [...tensors.keys()].filter((name) => !planned.has(name) && name !== beside);

@@ -153,6 +153,16 @@ export const SMALL_MODELS = {
     config: { ...SIZES, model_type: 'qwen2', tie_word_embeddings: true, rope_theta: 1e6 },
   },
   qwen3: { pre: 'qwen2', config: { ...SIZES, model_type: 'qwen3', head_dim: 32 } },
+  smollm3: {
+    pre: 'llama-bpe',
+    config: {
+      ...SIZES,
+      model_type: 'smollm3',
+      num_hidden_layers: 4, // the fourth has no positions
+      rope_theta: 5e6,
+      initializer_range: 0.1, // with more layers rounding to 8 bits moves logits further
+    },
+  },
   gpt2: {
     pre: 'gpt-2',
     config: {

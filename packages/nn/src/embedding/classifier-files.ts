@@ -33,6 +33,7 @@ const ARCHITECTURES: Readonly<Record<Base['model_type'], string>> = {
   llama: 'LlamaForSequenceClassification',
   qwen2: 'Qwen2ForSequenceClassification',
   qwen3: 'Qwen3ForSequenceClassification',
+  smollm3: 'SmolLM3ForSequenceClassification',
   gpt2: 'GPT2ForSequenceClassification',
 };
 

@@ -10,7 +10,7 @@ import {
 import { Linear } from '../layers/linear.js';
 import { RmsNorm } from '../layers/rms-norm.js';
 import { Module } from '../module.js';
-import { blockParts, type DecoderConfig } from './decoder-config.js';
+import { blockParts, type DecoderConfig, layerParts } from './decoder-config.js';
 import { type DecoderPartOptions, RotaryTable } from './rotary-table.js';
 import type { RowPlaces } from './token-options.js';
 
@@ -33,12 +33,14 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
   readonly qNorm: RmsNorm | undefined;
   readonly kNorm: RmsNorm | undefined;
   readonly #config: DecoderConfig;
-  readonly #rotary: RotaryTable;
+  /** What turns queries and keys; undefined in a layer without positions. */
+  readonly #rotary: RotaryTable | undefined;
 
-  constructor(device: Device, config: DecoderConfig, { init, rotary }: DecoderPartOptions) {
+  constructor(device: Device, config: DecoderConfig, options: DecoderPartOptions) {
     super(device);
+    const { init, rotary = new RotaryTable(config), layer = 0 } = options;
     this.#config = config;
-    this.#rotary = rotary ?? new RotaryTable(config);
+    this.#rotary = layerParts(config, layer).hasRotary ? rotary : undefined;
     const { hidden_size: width, head_dim: headDim, initializer_range: std } = config;
     const { hasQkvBias, hasOutBias, hasHeadNorms } = blockParts(config);
     const qWidth = config.num_attention_heads * headDim;
@@ -65,14 +67,14 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
     const [batch, seq] = x.shape as [number, number, number];
     const { head_dim: headDim, num_key_value_heads: kvHeads } = this.#config;
     const { num_attention_heads: numHeads, attention_dropout: dropout } = this.#config;
-    const frequencies = this.#rotary.on(this.device);
+    const frequencies = this.#rotary?.on(this.device);
     const places = positions === undefined ? { offset: cache?.length ?? 0 } : { positions };
     const heads = async (project: Linear, count: number): Promise<Tensor> =>
       reshape(await project.call(x), [batch, seq, count, headDim]);
-    const turned = async (rows: Tensor, norm: RmsNorm | undefined): Promise<Tensor> => {
-      const normed = norm === undefined ? rows : await norm.call(rows);
-      return rotaryEmbedding(normed, { frequencies, ...places });
-    };
+    const turn = (rows: Tensor) =>
+      frequencies === undefined ? rows : rotaryEmbedding(rows, { frequencies, ...places });
+    const turned = async (rows: Tensor, norm: RmsNorm | undefined): Promise<Tensor> =>
+      turn(norm === undefined ? rows : await norm.call(rows));
     const q = await turned(await heads(this.qProj, numHeads), this.qNorm);
     const k = await turned(await heads(this.kProj, kvHeads), this.kNorm);
     const v = await heads(this.vProj, kvHeads); // [batch, seq, kvHeads, headDim]

@@ -1,5 +1,5 @@
-// The options of a decoder, under the names of the Hub's config.json. This file alone knows what
-// separates the families: where biases are, whether heads are normalized, and how wide a head is.
+// The options of a decoder, under the names of the Hub's config.json, checked and with the defaults
+// of its family. What separates the families is a table, decoder-families.ts.
 
 import {
   above,
@@ -14,12 +14,14 @@ import {
   whole,
 } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
-
-/**
- * The architecture: 'llama' for Llama 2 and 3, SmolLM2 and TinyLlama, 'qwen2' for Qwen 2 and 2.5,
- * 'qwen3' for Qwen 3.
- */
-export type DecoderFamily = 'llama' | 'qwen2' | 'qwen3';
+import {
+  type DecoderFamily,
+  FAMILIES,
+  FAMILY_FIELDS,
+  FAMILY_NAMES,
+  familiesWith,
+  type LayerFields,
+} from './decoder-families.js';
 
 /**
  * Llama 3.1's scaling of rotary frequencies, which stretches the low ones so that longer texts fit.
@@ -35,7 +37,7 @@ export interface RopeScaling {
 /**
  * A decoder's configuration with every field resolved, under the names of the Hub's config.json.
  */
-export interface DecoderConfig {
+export interface DecoderConfig extends LayerFields {
   readonly model_type: DecoderFamily;
   readonly vocab_size: number;
   /** The width of the model. */
@@ -67,8 +69,13 @@ export interface DecoderConfig {
    * that of o, and cannot set this field.
    */
   readonly attention_bias: boolean;
-  /** Whether the feed-forward projections have biases. Only Llama can have them. */
+  /** Whether the feed-forward projections have biases. Only Llama and SmolLM3 can have them. */
   readonly mlp_bias: boolean;
+  /**
+   * A 1 for each layer whose queries and keys get rotary positions, and a 0 for one without. Only
+   * SmolLM3 has it: 1, 1, 1, 0, again and again.
+   */
+  readonly no_rope_layers?: readonly number[] | undefined;
   /** The probability of dropping an attention weight in training. */
   readonly attention_dropout: number;
   /** The standard deviation of the initial weights. */
@@ -106,7 +113,7 @@ const IDS: OptionRule = {
 };
 
 const RULES: OptionRules<DecoderConfig> = {
-  model_type: oneOf('llama', 'qwen2', 'qwen3'),
+  model_type: oneOf(...FAMILY_NAMES),
   vocab_size: COUNT,
   hidden_size: COUNT,
   intermediate_size: COUNT,
@@ -125,6 +132,10 @@ const RULES: OptionRules<DecoderConfig> = {
   tie_word_embeddings: optional(FLAG),
   attention_bias: optional(FLAG),
   mlp_bias: optional(FLAG),
+  no_rope_layers: optional({
+    expected: 'a list of a 1 or 0 for each layer',
+    holds: (value) => Array.isArray(value) && value.every((flag) => flag === 0 || flag === 1),
+  }),
   attention_dropout: optional(PROBABILITY),
   initializer_range: optional(above(0)),
   bos_token_id: optional(ID),
@@ -149,14 +160,8 @@ const DEFAULTS = {
 /** The names of all fields of a DecoderConfig. */
 export const DECODER_FIELDS = Object.keys(RULES) as readonly (keyof DecoderConfig)[];
 
-/** The families that can set each of these fields. In the other families the biases are fixed. */
-const FAMILIES_WITH: Readonly<Record<'attention_bias' | 'mlp_bias', readonly DecoderFamily[]>> = {
-  attention_bias: ['llama', 'qwen3'],
-  mlp_bias: ['llama'],
-};
-
-/** The width of Qwen 3's heads where head_dim is not given. */
-const QWEN3_HEAD_DIM = 128;
+/** The fields that have something for each layer. */
+const LAYER_FIELDS = ['no_rope_layers'] as const satisfies (keyof LayerFields)[];
 
 /**
  * Checks a configuration and fills in its defaults.
@@ -165,10 +170,13 @@ const QWEN3_HEAD_DIM = 128;
 export function resolveDecoderConfig(options: DecoderOptions): DecoderConfig {
   checkOptions('decoder', options, RULES);
   const { model_type: family, hidden_size: width, num_attention_heads: heads } = options;
+  const { defaults, layers } = FAMILIES[family];
   const config: DecoderConfig = {
     ...DEFAULTS,
     num_key_value_heads: heads,
-    head_dim: family === 'qwen3' ? QWEN3_HEAD_DIM : width / heads,
+    head_dim: width / heads,
+    ...defaults,
+    ...layers(options.num_hidden_layers),
     ...(given(options) as DecoderOptions),
   };
   const { num_key_value_heads: kvHeads, head_dim: headDim } = config;
@@ -182,15 +190,29 @@ export function resolveDecoderConfig(options: DecoderOptions): DecoderConfig {
       `decoder: expected head_dim to be even, got ${headDim}${options.head_dim === undefined ? ` (hidden_size ${width} over num_attention_heads ${heads})` : ''}. Columns turn in pairs.`,
     );
   }
-  for (const field of ['attention_bias', 'mlp_bias'] as const) {
-    const families = FAMILIES_WITH[field];
+  requireFamily(config);
+  return config;
+}
+
+/** Refuses fields of other families, and lists that lack something for a layer. */
+function requireFamily(config: DecoderConfig): void {
+  const { model_type: family, num_hidden_layers: numLayers } = config;
+  for (const field of FAMILY_FIELDS) {
+    const families = familiesWith(field);
     if (config[field] && !families.includes(family)) {
       throw new NnConfigError(
-        `decoder: expected ${field} to be false for ${family}, got true. Only ${families.join(' and ')} can have it.`,
+        `decoder: expected no ${field} for ${family}, got ${JSON.stringify(config[field])}. Only ${families.join(' and ')} can have it.`,
       );
     }
   }
-  return config;
+  for (const field of LAYER_FIELDS) {
+    const count = config[field]?.length ?? numLayers;
+    if (count < numLayers) {
+      throw new NnConfigError(
+        `decoder: expected ${field} for each of num_hidden_layers (${numLayers}), got ${count}.`,
+      );
+    }
+  }
 }
 
 /** Which biases and norms a block of this configuration has. */
@@ -201,13 +223,25 @@ export function blockParts(config: DecoderConfig): {
   /** Whether each head of queries and keys is normalized before it gets its rotary position. */
   readonly hasHeadNorms: boolean;
 } {
-  const { model_type: family, attention_bias: hasBias } = config;
+  const { attention_bias: hasBias } = config;
+  const { hasQkvBias, hasHeadNorms } = FAMILIES[config.model_type];
   return {
-    hasQkvBias: family === 'qwen2' || hasBias,
+    hasQkvBias: hasQkvBias || hasBias,
     hasOutBias: hasBias,
     hasMlpBias: config.mlp_bias,
-    hasHeadNorms: family === 'qwen3',
+    hasHeadNorms,
   };
+}
+
+/** What separates a layer of a model from the others. */
+export function layerParts(
+  config: DecoderConfig,
+  layer: number,
+): {
+  /** Whether its queries and keys get rotary positions. */
+  readonly hasRotary: boolean;
+} {
+  return { hasRotary: config.no_rope_layers?.[layer] !== 0 };
 }
 
 /** The number of trainable values of a model. A tied head counts once. */

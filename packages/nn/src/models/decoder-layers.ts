@@ -54,11 +54,11 @@ export class DecoderBlock extends Module<[x: Tensor, places?: RowPlaces], Tensor
   readonly postAttentionLayernorm: AddRmsNorm;
   readonly mlp: DecoderMlp;
 
-  constructor(device: Device, config: DecoderConfig, { init, rotary }: DecoderPartOptions) {
+  constructor(device: Device, config: DecoderConfig, { init, ...layer }: DecoderPartOptions) {
     super(device);
     const norm = { normalizedShape: config.hidden_size, eps: config.rms_norm_eps, init };
     this.inputLayernorm = this.child('input_layernorm', new AddRmsNorm(device, norm));
-    const own = { init: init.at('self_attn'), rotary };
+    const own = { ...layer, init: init.at('self_attn') };
     const attention = new DecoderAttention(device, config, own);
     this.selfAttn = this.child('self_attn', attention);
     const second = new AddRmsNorm(device, norm);

@@ -1,5 +1,5 @@
-// The models of the families Llama, Qwen 2 and Qwen 3. One class covers them all; its configuration
-// says what separates them.
+// The models of the families Llama, Qwen 2, Qwen 3 and SmolLM3. One class covers them all; its
+// configuration says what separates them.
 
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { RmsNorm } from '../layers/rms-norm.js';
@@ -11,9 +11,9 @@ import { RotaryTable } from './rotary-table.js';
 import type { TokenArgs } from './token-options.js';
 
 /**
- * A decoder-only language model of the Llama, Qwen 2 or Qwen 3 family. A call maps ids [batch, seq]
- * to logits [batch, seq, vocab_size] or, where targets are given, to the loss of each token, f32
- * [batch, seq]. Its parameters have the Hub's names and shapes.
+ * A decoder-only language model of the Llama, Qwen 2, Qwen 3 or SmolLM3 family. A call maps ids
+ * [batch, seq] to logits [batch, seq, vocab_size] or, where targets are given, to the loss of each
+ * token, f32 [batch, seq]. Its parameters have the Hub's names and shapes.
  */
 export class Decoder extends LanguageModel<DecoderConfig> {
   readonly #rotary: RotaryTable;
@@ -30,7 +30,7 @@ export class Decoder extends LanguageModel<DecoderConfig> {
         numBlocks: config.num_hidden_layers,
         paths: { embeddings: 'model', blocks: 'model.layers', head: '' },
         embeddings: (init) => new DecoderEmbeddings(device, config, { init }),
-        block: (init) => new DecoderBlock(device, config, { init, rotary }),
+        block: (init, layer) => new DecoderBlock(device, config, { init, rotary, layer }),
         head: (init, table) =>
           new LanguageHead(device, {
             norm: ['model.norm', new RmsNorm(device, { normalizedShape: dim, eps, init })],

@@ -21,7 +21,7 @@ export interface LanguageModelParts<Config extends ModelConfig> {
    */
   readonly paths: { readonly embeddings: string; readonly blocks: string; readonly head: string };
   embeddings(init: ParameterInit): Module & { readonly table: Tensor };
-  block(init: ParameterInit): Module;
+  block(init: ParameterInit, layer: number): Module;
   head(init: ParameterInit, table: Tensor): Module;
 }
 
@@ -42,7 +42,7 @@ export class LanguageModel<Config extends ModelConfig = ModelConfig> extends Tok
     const paths = [among.embeddings, ...blocks, among.head];
     const layers = (inits: readonly ParameterInit[]) => {
       const embeddings = parts.embeddings(inits[0]!);
-      const made = inits.slice(1, -1).map((init) => parts.block(init));
+      const made = inits.slice(1, -1).map((init, layer) => parts.block(init, layer));
       return [embeddings, ...made, parts.head(inits.at(-1)!, embeddings.table)];
     };
     super(device, { config, paths, layers }, options);

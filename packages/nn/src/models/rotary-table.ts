@@ -9,6 +9,8 @@ import type { DecoderConfig } from './decoder-config.js';
 export interface DecoderPartOptions extends ModelPartOptions {
   /** The table that the blocks of a model share. Default: one of the block's own. */
   readonly rotary?: RotaryTable | undefined;
+  /** The number of the block in its model, since layers may differ. Default 0. */
+  readonly layer?: number | undefined;
 }
 
 /**

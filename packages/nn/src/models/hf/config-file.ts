@@ -13,6 +13,7 @@ const READERS: Readonly<Record<ModelConfig['model_type'], (fields: ConfigFields)
     llama: readDecoderConfig,
     qwen2: readDecoderConfig,
     qwen3: readDecoderConfig,
+    smollm3: readDecoderConfig,
   };
 
 /**

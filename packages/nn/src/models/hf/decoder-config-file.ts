@@ -4,18 +4,12 @@ import { FormatError } from '../../errors.js';
 import {
   DECODER_FIELDS,
   type DecoderConfig,
-  type DecoderFamily,
   type DecoderOptions,
   type RopeScaling,
   resolveDecoderConfig,
 } from '../decoder-config.js';
+import { type DecoderFamily, FAMILIES, isForeign, ropeLayers } from '../decoder-families.js';
 import { type ConfigFields, ownFields } from './config-fields.js';
-
-const ARCHITECTURES: Readonly<Record<DecoderFamily, string>> = {
-  llama: 'LlamaForCausalLM',
-  qwen2: 'Qwen2ForCausalLM',
-  qwen3: 'Qwen3ForCausalLM',
-};
 
 /** Fields that would change the computation, each with the value under which they do not. */
 const FIXED: ConfigFields = {
@@ -32,7 +26,9 @@ const FIXED: ConfigFields = {
  */
 const WINDOWS = new Set(['sliding_window', 'max_window_layers']);
 
-const OWN: ReadonlySet<string> = new Set(DECODER_FIELDS.filter((name) => name !== 'rope_scaling'));
+/** What SmolLM3's files may say in place of no_rope_layers. */
+const INTERVAL = 'no_rope_layer_interval';
+
 /**
  * The fields that describe the rotary positions. Version 5 of transformers writes rope_parameters
  * in place of rope_scaling and rope_theta.
@@ -52,35 +48,41 @@ const FACTORS = [
  * @throws {NnConfigError} naming a field that is missing, or whose value cannot work
  */
 export function readDecoderConfig(fields: ConfigFields): DecoderConfig {
+  const family = fields.model_type as DecoderFamily;
+  const { classes, hasIdleWindows } = FAMILIES[family];
+  const isOwn = (name: string) => name !== 'rope_scaling' && !isForeign(family, name);
   const options = ownFields(fields, {
-    architectures: [ARCHITECTURES[fields.model_type as DecoderFamily]],
-    own: OWN,
+    architectures: [`${classes}ForCausalLM`],
+    own: new Set(DECODER_FIELDS.filter(isOwn)),
     fixed: FIXED,
     isHarmless: (name, value) =>
       (ROTARY as readonly string[]).includes(name) || // read below
-      (fields.model_type !== 'llama' && WINDOWS.has(name)) ||
+      (hasIdleWindows && WINDOWS.has(name)) ||
+      (name === INTERVAL && !isForeign(family, 'no_rope_layers')) || // read below
       (name === 'layer_types' && isFull(value)),
   });
-  return resolveDecoderConfig({ ...options, ...readRotary(fields) } as unknown as DecoderOptions);
+  const read = { ...intervals(fields), ...options, ...readRotary(fields) };
+  return resolveDecoderConfig(read as unknown as DecoderOptions);
 }
 
 /** The fields of the config.json that describes a decoder. */
 export function decoderConfigFields(config: DecoderConfig): ConfigFields {
   const { model_type: family, ...rest } = config;
+  const { classes, hasIdleWindows } = FAMILIES[family];
   return {
     model_type: family,
-    architectures: [ARCHITECTURES[family]],
+    architectures: [`${classes}ForCausalLM`],
     hidden_act: FIXED.hidden_act,
-    ...Object.fromEntries(
-      Object.entries(rest).filter(([name]) => family === 'llama' || !isForeign(family, name)),
-    ),
-    ...(family === 'llama' ? {} : { use_sliding_window: false }),
+    ...Object.fromEntries(Object.entries(rest).filter(([name]) => !isForeign(family, name))),
+    ...(hasIdleWindows ? { use_sliding_window: false } : {}),
   };
 }
 
-/** Whether a family's own configuration lacks this field. */
-function isForeign(family: DecoderFamily, name: string): boolean {
-  return name === 'mlp_bias' || (name === 'attention_bias' && family === 'qwen2');
+/** The lists for each layer that a file says by the distance of the layers that differ. */
+function intervals({ [INTERVAL]: interval, num_hidden_layers: count }: ConfigFields) {
+  return typeof interval === 'number' && typeof count === 'number'
+    ? { no_rope_layers: ropeLayers(count, interval) }
+    : {};
 }
 
 function isFull(layerTypes: unknown): boolean {
