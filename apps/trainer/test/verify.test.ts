@@ -1,8 +1,8 @@
 // verify computes steps again, and finds whatever is not as the record says.
 
-import { cpSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { runCli } from './support/run-cli.js';
 import { tinyFlags } from './support/tiny-run.js';
@@ -51,6 +51,20 @@ describe('verify', () => {
     const one = await cli(`verify ${run} --steps 5`);
     expect(one.out).toContain(`Step 5 of ${run}: computing 1 step from ${saveOf(4)}.`);
     expect(one.out).toContain('1 of 1 step equal, in losses');
+  });
+
+  it('writes nothing into the run, nor do replay and bisect', async () => {
+    const state = () =>
+      (readdirSync(run, { recursive: true }) as string[]).map((name) => {
+        const { mtimeMs, size } = statSync(join(run, name));
+        return [name, mtimeMs, size];
+      });
+    const before = state();
+    const lines = [`verify ${run} --steps 8`, `replay ${run} --step 8 --rows`];
+    for (const line of [...lines, `bisect ${run} ${kept}`]) {
+      expect((await cli(line)).code).toBe(0);
+    }
+    expect(state()).toEqual(before);
   });
 
   it('finds the last digit of a loss that has changed', async () => {
@@ -192,6 +206,11 @@ describe('verify of what has moved on', () => {
     const { code, out } = await cli(`verify ${run}`);
     expect(out).toContain('4 of 4 steps equal');
     expect(code).toBe(0);
+    vi.stubEnv('TMPDIR', join(run, 'gone')); // where the state between the two would rest
+    const untold = await cli(`verify ${run}`);
+    vi.unstubAllEnvs();
+    expect(untold.err).toMatch(/^error: \S+\/gone\/shardweave-again-\S+ can't be used \(no such/);
+    expect(untold.code).toBe(2);
     const events = join(run, 'events.jsonl');
     const text = readFileSync(events, 'utf8');
     writeFileSync(events, text.replace(/^\{"type":"start".*\n/m, ''));

@@ -1,7 +1,7 @@
 // Computes steps of a run again as the run did, with its strategy, its ranks and its transport, and
 // leaves nothing behind: no record, no results, and nothing in the run's directory.
 
-import { existsSync } from 'node:fs';
+import { accessSync, constants, existsSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -113,9 +113,14 @@ async function computeStretch(
   }
 }
 
-/** The cache of a run, or that of this machine where the run's is not there. */
+/** The cache of a run, or that of this machine where the run's is gone or somebody else's alone. */
 export function cacheOf({ cache }: Pick<PreparedRun, 'cache'>, env: NodeJS.ProcessEnv): string {
-  return existsSync(cache) ? cache : cacheDirectory(undefined, env);
+  try {
+    accessSync(cache, constants.R_OK | constants.X_OK);
+    return cache;
+  } catch {
+    return cacheDirectory(undefined, env);
+  }
 }
 
 /** @throws {UsageError} for other ranks than a run's bits allow */

@@ -8,6 +8,7 @@ import { flag, needed } from '../flags/flag.js';
 import { data, file, onOff, whole } from '../flags/flag-kinds.js';
 import { printable } from '../output/printable.js';
 import { Terminal } from '../output/terminal.js';
+import { comparing } from './comparing.js';
 import { defineCommand, QUIET } from './define-command.js';
 import { writeOut } from './new-directory.js';
 
@@ -42,30 +43,31 @@ export const replay = defineCommand({
       says: 'which row of a batch made the loss jump at step 371',
     },
   ],
-  run: async (flags, { out, err, env, entry, listen }) => {
-    const { signal } = listen();
-    const { page } = flags;
-    const isQuiet = flags.quiet || flags.json;
-    const terminal = new Terminal({ out, err, env, steps: 0, isQuiet });
-    try {
-      const found = await replayStep(flags.run, {
-        ...{ entry, env, signal, step: flags.step, data: flags.data },
-        withRows: flags.rows || page !== undefined,
-        onNote: (note) => terminal.note(note),
-        onTokenized: terminal.tokenizing.bind(terminal),
-        onProgress: (done, total) => terminal.progress('steps', done, total),
-      });
-      terminal.close();
-      out.write(flags.json ? `${JSON.stringify(found)}\n` : textOf(found));
-      if (page !== undefined) {
-        const html = replayPage(found, `Step ${flags.step} of ${flags.run}`);
-        await writeOut(page, async (path) => writeText(path, html));
+  run: (flags, { out, err, env, entry, listen }) =>
+    comparing(async () => {
+      const { signal } = listen();
+      const { page } = flags;
+      const isQuiet = flags.quiet || flags.json;
+      const terminal = new Terminal({ out, err, env, steps: 0, isQuiet });
+      try {
+        const found = await replayStep(flags.run, {
+          ...{ entry, env, signal, step: flags.step, data: flags.data },
+          withRows: flags.rows || page !== undefined,
+          onNote: (note) => terminal.note(note),
+          onTokenized: terminal.tokenizing.bind(terminal),
+          onProgress: (done, total) => terminal.progress('steps', done, total),
+        });
+        terminal.close();
+        out.write(flags.json ? `${JSON.stringify(found)}\n` : textOf(found));
+        if (page !== undefined) {
+          const html = replayPage(found, `Step ${flags.step} of ${flags.run}`);
+          await writeOut(page, async (path) => writeText(path, html));
+        }
+        return found.difference === undefined ? 0 : 1;
+      } finally {
+        terminal.close();
       }
-      return found.difference === undefined ? 0 : 1;
-    } finally {
-      terminal.close();
-    }
-  },
+    }),
 });
 
 function textOf({ metrics, difference, rows }: Replayed): string {

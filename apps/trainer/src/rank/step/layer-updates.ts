@@ -53,7 +53,9 @@ export class LayerUpdates {
    */
   async ratios(): Promise<ReadonlyMap<string, number>> {
     const isAway = ({ piece }: Tensor) => piece && flatHomeOf(piece.flat) !== undefined;
-    const away = new Set([...this.#groups].flatMap(([each, name]) => (isAway(each) ? name : [])));
+    const away = new Set(
+      [...this.#groups].flatMap(([parameter, name]) => (isAway(parameter) ? name : [])),
+    );
     if ([...this.#groups.values()].every((name) => away.has(name))) {
       return new Map();
     }
