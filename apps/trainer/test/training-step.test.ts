@@ -71,7 +71,10 @@ function stepOf(values: readonly number[], config: object = {}, numTargets = 4) 
     ...{ module, optimizer, objective },
     noSync: <T>(run: () => Promise<T>) => tell('noSync', run()),
     step: async ({ gradScale }: { readonly gradScale?: Tensor }) => {
-      told.push([module.weight.grad && (await module.weight.grad.item()), (await gradScale?.item())?.toPrecision(5)]);
+      told.push([
+        module.weight.grad && (await module.weight.grad.item()),
+        (await gradScale?.item())?.toPrecision(5),
+      ]);
       await optimizer.step({ gradScale } as never);
     },
   };
@@ -94,7 +97,11 @@ describe('a step', () => {
     ['clips', { clip: 1.125 }, [[2.25, '0.50000']]],
     ['waits with all but the last', { clip: 9, sync: false }, ['noSync', [2.25, undefined]]],
     ['of groups waits with none', { clip: 9, sync: false, gradientGroups: 2 }, [[2.25, undefined]]],
-    ['in f16 unscales', { precision: 'fp16', clip: 9 }, [[2.25 * 2 ** 16, (2 ** -16).toPrecision(5)]]],
+    [
+      'in f16 unscales',
+      { precision: 'fp16', clip: 9 },
+      [[2.25 * 2 ** 16, (2 ** -16).toPrecision(5)]],
+    ],
     ['in f16 clips too', { precision: 'fp16', clip: 1.125 }, [[2.25 * 2 ** 16, '0.0000076294']]],
   ])('%s', async (_, config, expected) => {
     const { step, told, begin, module, optimizer, device } = stepOf([3, 4], config);
