@@ -1,6 +1,7 @@
 // A copy of the tree into which mutants are put, one at a time. Dependencies are linked and not
 // copied. What packages import from each other is found inside the copy.
-import { execFileSync, spawn } from 'node:child_process';
+import { execFileSync, fork } from 'node:child_process';
+import { once } from 'node:events';
 import {
   cpSync,
   existsSync,
@@ -12,6 +13,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { packageFolders } from '../setup/hash-files.mjs';
 import { ROOT } from '../setup/root.mjs';
 
@@ -23,6 +25,9 @@ const LONGEST_RUN_MS = 300_000;
 
 export class MutantTree {
   #root;
+  #host;
+  /** Files that are not as the vitest has read them. */
+  #changed = [];
 
   constructor(root) {
     this.#root = root;
@@ -67,7 +72,7 @@ export class MutantTree {
         continue;
       }
       const { name } = mutant;
-      const ran = await this.#mutated(mutant, () => this.#test(test, [name], ['--bail=1']));
+      const ran = await this.#mutated(mutant, () => this.#test(test, [name], 1));
       const count = countOf(ran, name);
       if (count.isStuck || count.numFailed > 0) {
         yield { mutant, outcome: 'killed', detail: describe(count) };
@@ -98,24 +103,32 @@ export class MutantTree {
         const build = join(this.#root, script);
         execFileSync(process.execPath, [build], { cwd: folder, stdio: 'ignore' });
       }
+      this.#changed.push(path, ...generated.map(([output]) => output));
       return await body();
     } finally {
       writeFileSync(path, text);
       for (const [output, bytes] of generated) {
         writeFileSync(output, bytes);
       }
+      this.#changed.push(path, ...generated.map(([output]) => output));
     }
   }
 
   /** Runs those tests of a file whose title holds one of `names`, in the tree as it is now. */
-  async #test(file, names, flags = []) {
+  async #test(file, names, bail = 0) {
     const report = join(this.#root, 'report.json');
     rmSync(report, { force: true });
-    const args = ['run', file, ...flags, '--reporter=json', `--outputFile=${report}`];
-    if (!names.includes(undefined)) {
-      args.push('-t', [...new Set(names)].map(escapePattern).join('|'));
+    const pattern = names.includes(undefined)
+      ? undefined
+      : [...new Set(names)].map(escapePattern).join('|');
+    if (this.#host?.connected !== true) {
+      this.#host = await startHost(this.#root, report);
     }
-    const isStuck = await this.#vitest(args);
+    const isStuck = await runOn(this.#host, { file, pattern, bail, changed: this.#changed });
+    this.#changed = [];
+    if (isStuck) {
+      await this.close();
+    }
     if (!existsSync(report)) {
       return { tests: [], isStuck, message: 'no report' };
     }
@@ -124,27 +137,41 @@ export class MutantTree {
     return { tests, isStuck, message: testResults[0]?.message ?? '' };
   }
 
-  /** Runs vitest. The result says whether the run had to be ended. */
-  #vitest(args) {
-    const binary = join(this.#root, 'node_modules/vitest/vitest.mjs');
-    // It has a process group of its own, so that whatever the tests start ends with them.
-    const child = spawn(process.execPath, [binary, ...args], {
-      cwd: this.#root,
-      stdio: 'ignore',
-      detached: process.platform !== 'win32',
-    });
-    let isStuck = false;
-    const timer = setTimeout(() => {
-      isStuck = true;
-      process.kill(process.platform === 'win32' ? child.pid : -child.pid, 'SIGKILL');
-    }, LONGEST_RUN_MS);
-    return new Promise((resolve, reject) => {
-      child.on('error', reject);
-      child.on('close', () => {
-        clearTimeout(timer);
-        resolve(isStuck);
-      });
-    });
+  /** Ends the tree's vitest, with whatever its tests started. */
+  async close() {
+    const host = this.#host;
+    this.#host = undefined;
+    if (host !== undefined && host.exitCode === null) {
+      const ended = once(host, 'close');
+      process.kill(process.platform === 'win32' ? host.pid : -host.pid, 'SIGKILL');
+      await ended;
+    }
+  }
+}
+
+/** Starts a vitest in a process group of its own, so that whatever its tests start ends with it. */
+async function startHost(root, report) {
+  const host = fork(join(root, 'tooling/mutants/test-host.mjs'), [root, report], {
+    cwd: root,
+    stdio: 'ignore',
+    detached: process.platform !== 'win32',
+  });
+  await Promise.race([once(host, 'message'), once(host, 'close')]);
+  return host;
+}
+
+/** Has a run made, and says whether it never ended. One whose process ends has made no report. */
+async function runOn(host, run) {
+  const told = new AbortController();
+  const { signal } = told;
+  const ended = Promise.race([once(host, 'message', { signal }), once(host, 'close', { signal })]);
+  const late = delay(LONGEST_RUN_MS, true, { signal });
+  host.send(run, () => {}); // one that has ended closes
+  try {
+    return (await Promise.race([ended, late])) === true;
+  } finally {
+    told.abort();
+    await Promise.allSettled([ended, late]);
   }
 }
 

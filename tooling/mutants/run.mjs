@@ -66,4 +66,5 @@ async function work(index) {
       started = performance.now();
     }
   }
+  await tree.close();
 }

@@ -17,6 +17,11 @@ export function formatCount(count: number): string {
   return String(Math.round(count));
 }
 
+/** A number of things, such as `1 step` or `8 steps`. */
+export function counted(count: number, what: string): string {
+  return `${count} ${what}${count === 1 ? '' : 's'}`;
+}
+
 /** Milliseconds as text, such as `3.2 ms`, `182 ms` or `12.1 s`. */
 export function formatMs(ms: number): string {
   if (ms >= 10_000) {

@@ -11,9 +11,9 @@ import { runCli } from './support/run-cli.js';
 /** The flags of the commands, which users script against; flags.test.ts has those of train. */
 const NAMES: Readonly<Record<string, readonly string[]>> = {
   generate: [
-    ...['--model', '--adapter', '--tokenizer', '--prompt', '--chat', '--max-tokens'],
-    ...['--temperature', '--top-k', '--top-p', '--min-p', '--seed', '--stop', '--precision'],
-    '--base-type',
+    ...['--model', '--adapter', '--tokenizer', '--prompt', '--chat', '--system', '--tools'],
+    ...['--max-tokens', '--temperature', '--top-k', '--top-p', '--min-p'],
+    ...['--repetition-penalty', '--seed', '--stop', '--precision', '--base-type'],
     ...['--strategy', '--device', '--device-budget', '--threads', '--products', '--quiet'],
   ],
   eval: [
@@ -23,6 +23,7 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
       '--tokenizer',
       '--data',
       '--task',
+      '--max-tokens',
       '--train-on-prompt',
       '--seq',
       '--batch',

@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { buildCommand } from './support/build-command.js';
+import { ROOT } from './support/run-flags.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';
 import { whyNoWebGpu } from './support/webgpu-adapter.js';
 
@@ -16,6 +17,8 @@ const STEPS = '--gradient-groups 8 --schedule constant --steps 20';
 const PRECISIONS = ['fp32', 'bf16', 'fp16'] as const;
 const root = newFolder();
 const NO_WEBGPU = await whyNoWebGpu();
+const hasMpirun = spawnSync('mpirun', ['--version']).error === undefined;
+const NO_MPI = hasMpirun ? undefined : (process.env.SHARDWEAVE_NO_MPI ?? 'no mpirun was found');
 
 const hashOf = (out: string, file = 'model/model.safetensors') =>
   createHash('sha256')
@@ -27,6 +30,18 @@ async function hashOfRun(flags: string, file?: string): Promise<string> {
   const out = newFolder();
   await runLine(`${tinyFlags(root)} ${STEPS} ${flags} --out ${out}`);
   return hashOf(out, file);
+}
+
+/** The same of a run whose ranks are threads or processes. */
+async function hashOfCommand(flags: string): Promise<string> {
+  const out = newFolder();
+  const line = `${tinyFlags(root)} ${STEPS} ${flags} --quiet --out ${out}`;
+  const args = [await buildCommand(), 'train', ...line.split(' ')];
+  // koffi is a dependency of a package in which the bundle does not lie.
+  const env = { ...process.env, NODE_PATH: `${ROOT}packages/collectives/node_modules` };
+  const { status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8', env });
+  expect([status, stderr]).toEqual([0, '']);
+  return hashOf(out);
 }
 
 /** The hashes of a run by all of these ways, of which there is to be one. */
@@ -52,20 +67,23 @@ describe('20 steps in 8 groups have one hash', () => {
   );
 
   it('threads and processes have it, as ranks in memory', async () => {
-    const script = await buildCommand();
     const hashes = new Set([await hashOfRun('--strategy single')]);
     for (const way of ['ddp --ranks 3', 'fsdp --ranks 3', 'fsdp --ranks 8']) {
       for (const transport of ['shm', 'ws']) {
-        const out = newFolder();
-        const line = `${tinyFlags(root)} ${STEPS} --strategy ${way} --transport ${transport} --quiet`;
-        const args = [script, 'train', ...line.split(' '), '--out', out];
-        const { status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' });
-        expect([status, stderr]).toEqual([0, '']);
-        hashes.add(hashOf(out));
+        hashes.add(await hashOfCommand(`--strategy ${way} --transport ${transport}`));
       }
     }
     expect([...hashes]).toHaveLength(1);
   }, 600_000);
+
+  it.skipIf(NO_MPI !== undefined)(
+    `ranks under mpirun have it${NO_MPI ? ` (${NO_MPI})` : ''}`,
+    async () => {
+      const hash = await hashOfRun('--strategy single');
+      expect(await hashOfCommand('--strategy fsdp --ranks 3 --transport mpi')).toBe(hash);
+    },
+    600_000,
+  );
 
   it.each(PRECISIONS)(
     'saves that other numbers of ranks go on from lead to it, %s',

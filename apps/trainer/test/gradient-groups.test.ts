@@ -12,12 +12,14 @@ import { runLine, tinyFlags, told } from './support/tiny-run.js';
 
 const GROUPED = '--gradient-groups 5 --valid-fraction 0.2 --eval-every 2 --eval-batches 2';
 
-/** Runs in groups; returns what each step told, and the hash of the weights. */
+/** Runs in groups; returns what each step told, of its layers too, and the weights' hash. */
 async function groupedRun(flags: string, root: string) {
   const out = newFolder();
   const run = await runLine(`${tinyFlags(root)} ${GROUPED} --out ${out} ${flags}`);
   const weights = readFileSync(join(out, 'model/model.safetensors'));
-  return { out, run, told: told(run), hash: createHash('sha256').update(weights).digest('hex') };
+  const layers = run.steps.map(({ groups }) => groups!);
+  const hash = createHash('sha256').update(weights).digest('hex');
+  return { out, run, told: told(run), layers, hash };
 }
 
 describe('a run in groups', () => {
@@ -28,7 +30,9 @@ describe('a run in groups', () => {
       const other = await groupedRun(`--strategy ${way} --steps 2`, root);
       expect(other.told, way).toEqual(first.told);
       expect(other.hash, way).toBe(first.hash);
+      expect(other.layers, way).toEqual(first.layers);
     }
+    expect(Object.values(first.layers[0]!).every(({ updateRatio }) => updateRatio! > 0)).toBe(true);
     expect(first.told.filter(({ validLoss }) => validLoss !== undefined)).toHaveLength(1);
   });
 

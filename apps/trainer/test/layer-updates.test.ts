@@ -1,13 +1,30 @@
 // The share of its norm by which a step moves each group of layers, against loops over the weights
 // before and after it.
 
-import { type AdamOptions, AdamW, type Module, type ParamGroup, stateDict } from '@shardweave/nn';
+import {
+  type AdamOptions,
+  AdamW,
+  Linear,
+  type Module,
+  ParameterInit,
+  type ParamGroup,
+  Sequential,
+  stateDict,
+} from '@shardweave/nn';
+import type { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from '../../../tooling/test-kit/ranks.js';
 import { tellsLayers, tellsUpdates } from '../src/rank/step/layer-norms.js';
 import { LayerUpdates } from '../src/rank/step/layer-updates.js';
-import { backward, net, STRATEGIES } from './support/each-strategy.js';
+import {
+  backward,
+  net,
+  STRATEGIES,
+  type Strategy,
+  sharded,
+  under,
+} from './support/each-strategy.js';
 
 type State = ReadonlyMap<string, Float32Array>;
 
@@ -44,30 +61,30 @@ function groupsOf(model: Module): ParamGroup<AdamOptions>[] {
 
 describe('updates by layer', () => {
   it.each(STRATEGIES.filter(({ name }) => !/host|offload/.test(name)))(
-    'ratios of $name are those of the weights before and after, with and without gradients',
+    'ratios of $name are those of the weights before and after, and there are none without gradients',
     async (strategy) => {
       const backend = createReferenceBackend();
       await onRanks(
         strategy.numRanks,
         async (rank) => {
-          const { device, group } = rank;
+          const { device } = rank;
           const module = net(device);
           const wrapped = strategy.wrap(module, rank);
           const optimizer = new AdamW(groupsOf(wrapped.model), { lr: 0.02 });
           for (const step of [0, 1, 2, 3]) {
             await backward(wrapped, step);
             const before = await weightsOf(wrapped.model);
-            const updates = new LayerUpdates({ device, group, module: wrapped.model, optimizer });
-            if (step === 3) {
-              optimizer.zeroGrad(); // nothing moves then
-            }
+            const updates = new LayerUpdates({ device, module: wrapped.model, optimizer });
             await optimizer.step();
-            optimizer.zeroGrad();
-            const ratios = [...(await updates.ratios())];
             const wanted = expected(before, await weightsOf(wrapped.model));
-            expect(wanted.every(([, ratio]) => (step === 3 ? ratio === 0 : ratio > 0.02))).toBe(
-              true,
-            );
+            if (step === 3) {
+              optimizer.zeroGrad();
+              expect([...(await updates.ratios())]).toEqual([]);
+              continue;
+            }
+            const ratios = [...(await updates.ratios())];
+            optimizer.zeroGrad();
+            expect(wanted.every(([, ratio]) => ratio > 0.02)).toBe(true);
             expect(ratios.map(([layer]) => layer)).toEqual(['0', '1']);
             ratios.forEach(([, ratio], i) => {
               expect(Math.abs(ratio - wanted[i]![1])).toBeLessThanOrEqual(1e-5 * wanted[i]![1]);
@@ -80,16 +97,45 @@ describe('updates by layer', () => {
     },
   );
 
+  it('have the same bits on any number of ranks, which cut layers anywhere', async () => {
+    const wide = (device: Device) => {
+      const init = new ParameterInit(device, { seed: 5 });
+      return new Sequential(device, [
+        new Linear(device, { inFeatures: 3, outFeatures: 700, init }),
+        new Linear(device, { inFeatures: 700, outFeatures: 3, init }),
+      ]);
+    };
+    const ratiosOn = (strategy: Strategy) =>
+      under(
+        strategy,
+        async (wrapped) => {
+          const { model } = wrapped;
+          const optimizer = new AdamW(groupsOf(model), { lr: 0.02 });
+          const updates = new LayerUpdates({ device: model.device, module: model, optimizer });
+          await backward(wrapped, 0);
+          await optimizer.step();
+          return [...(await updates.ratios())];
+        },
+        wide,
+      );
+    const [alone] = STRATEGIES;
+    const wanted = await ratiosOn(alone!);
+    expect(wanted.length).toBe(2);
+    for (const numRanks of [1, 2, 4]) {
+      expect(await ratiosOn({ name: 'fsdp', numRanks, wrap: sharded({}) })).toEqual(wanted);
+    }
+  });
+
   it('are left out for weights that rest off the device', async () => {
     const strategy = STRATEGIES.find(({ name }) => name === 'offload')!;
     const backend = createReferenceBackend();
     await onRanks(
       1,
       async (rank) => {
-        const { device, group } = rank;
+        const { device } = rank;
         const wrapped = strategy.wrap(net(device), rank);
         const optimizer = new AdamW(wrapped.model.parameters());
-        const updates = new LayerUpdates({ device, group, module: wrapped.model, optimizer });
+        const updates = new LayerUpdates({ device, module: wrapped.model, optimizer });
         await backward(wrapped, 0);
         await optimizer.step();
         expect([...(await updates.ratios())]).toEqual([]);

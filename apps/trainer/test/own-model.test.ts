@@ -16,7 +16,7 @@ import { DeviceHost } from '../src/rank/device-host.js';
 import { parseFlags } from './support/parse-flags.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT } from './support/run-flags.js';
-import { lossesOf, runLine } from './support/tiny-run.js';
+import { lossesOf, runLine, told } from './support/tiny-run.js';
 
 const MOONS = `${ROOT}examples/two-moons.mjs`;
 const STATES = `${ROOT}examples/state-space.mjs`;
@@ -43,6 +43,12 @@ describe.each(Object.entries(LINES))('%s', (name, line) => {
       expect(Math.abs(losses[i]! / loss - 1), `step ${i + 1}`).toBeLessThan(tolerance);
     }
     expect((await wanted)[2]).not.toBe((await wanted)[0]);
+  });
+
+  it('is one run in groups of rows, on any number of ranks', async () => {
+    const grouped = (way: string) =>
+      runLine(`${line} --gradient-groups 4 --steps 2 --strategy ${way}`).then(told);
+    expect(await grouped('fsdp --ranks 3')).toEqual(await grouped('single'));
   });
 
   it('goes on from a save on other ranks, and leaves weights by its own names', async () => {

@@ -22,6 +22,7 @@ interface Found {
     readonly layers: Readonly<Record<string, number>>;
     readonly activations: Readonly<Record<string, number>>;
     readonly texts: readonly string[];
+    readonly places: readonly string[];
   }[];
 }
 
@@ -54,6 +55,13 @@ describe('replay', () => {
       expect(Math.hypot(...Object.values(layers)) / gradNorm).toBeCloseTo(1, 5);
       expect(Object.keys(activations)).toEqual(expect.arrayContaining(['h.0', 'h.1', 'ln_f']));
       expect(Buffer.byteLength(texts[0]!)).toBeGreaterThanOrEqual(8);
+      const [, data] = /--data (\S+)/.exec(tiny)!;
+      const text = readFileSync(data!, 'latin1'); // whose tokens are its bytes
+      for (const { places, texts } of rows) {
+        const [, name, token, all] = /^(.+), token (\d+) of (\d+)$/.exec(places.join())!;
+        expect([name, Number(all)]).toEqual([data, text.length]);
+        expect(text.slice(Number(token), Number(token) + 8)).toBe(texts.join());
+      }
     },
   );
 
@@ -69,7 +77,8 @@ describe('replay', () => {
     expect(await cli(`${flags} ${way} --out ${run}`)).toMatchObject({ code: 0 });
     const step = Math.floor(125 / 12) + 1;
     const { rows: found } = await replayed(run, step);
-    expect(found[0]!.texts[0]).toContain('QZ#x<b>@');
+    expect(found[0]!.texts).toEqual(['QZ#x<b>@']);
+    expect(found[0]!.places).toEqual([`${data}, line 126`]);
     expect(found[0]!.gradNorm).toBeGreaterThan(found[1]!.gradNorm);
     const page = join(folder, 'page.html');
     const { code, out } = await cli(`replay ${run} --step ${step} --page ${page}`);
@@ -78,6 +87,38 @@ describe('replay', () => {
     expect(html.match(/<th scope="row">\d+<\/th>/g)).toHaveLength(12);
     expect(html.indexOf('QZ#x&lt;b>@')).toBeLessThan(html.indexOf('row 1 ok'));
     expect(html).not.toContain('<b>');
-    expect(out.split('\n')[4]).toMatch(/^ +5 .*QZ#x<b>@/);
+    expect(html).toContain(`<td class="from">${data}, line 126</td>`);
+    expect(out.split('\n')[4]).toMatch(/^ +5 .* rows\.jsonl, line 126 +QZ#x<b>@$/);
+  });
+
+  it('names file and line of each document of a row, as long as files are what they were', async () => {
+    const [folder, root] = [newFolder(), newFolder()];
+    const files = ['a.jsonl', 'b.jsonl'].map((name) => join(folder, name));
+    for (const [i, file] of files.entries()) {
+      const lines = Array.from({ length: 20 }, (_, line) => ['', `{"text":"${i}${line}"}`]);
+      writeFileSync(file, lines.flat().join('\n')); // every other line is empty
+    }
+    const run = join(root, 'run');
+    const flags = tiny.replace(/--data \S+/, `--data ${folder}`).replace('--batch 12', '--batch 5');
+    expect(await cli(`${flags} --strategy single --steps 2 --out ${run}`)).toMatchObject({
+      code: 0,
+    });
+    const { rows } = await replayed(run, 2);
+    const names = new Set<string>();
+    for (const { places, texts } of rows) {
+      expect(places.length).toBeGreaterThan(1);
+      const told = places.map((place) => {
+        const [, file, line] = /^(.+), line (\d+)$/.exec(place)!;
+        names.add(file!);
+        return JSON.parse(readFileSync(file!, 'utf8').split('\n')[Number(line) - 1]!).text;
+      });
+      expect(texts).toEqual(told);
+    }
+    expect([...names].sort()).toEqual(files);
+    const { out } = await cli(`replay ${run} --step 2 --rows`);
+    expect(out).toMatch(/ [ab]\.jsonl, line \d+ \.\. [ab]\.jsonl, line \d+ \(\d\) /);
+    writeFileSync(files[1]!, readFileSync(files[1]!, 'utf8').replace('0', '5'));
+    const changed = await cli(`replay ${run} --step 2 --rows`);
+    expect(changed.out).toMatch(/, line \d+ of all its files \.\. /);
   });
 });

@@ -1,8 +1,8 @@
 // verify computes steps again, and finds whatever is not as the record says.
 
-import { cpSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { runCli } from './support/run-cli.js';
 import { tinyFlags } from './support/tiny-run.js';
@@ -48,6 +48,23 @@ describe('verify', () => {
     expect(out).toContain(`computing 3 steps from ${saveOf(4)}.`);
     expect(out).toContain('2 of 2 steps equal');
     expect(code).toBe(0);
+    const one = await cli(`verify ${run} --steps 5`);
+    expect(one.out).toContain(`Step 5 of ${run}: computing 1 step from ${saveOf(4)}.`);
+    expect(one.out).toContain('1 of 1 step equal, in losses');
+  });
+
+  it('writes nothing into the run, nor do replay and bisect', async () => {
+    const state = () =>
+      (readdirSync(run, { recursive: true }) as string[]).map((name) => {
+        const { mtimeMs, size } = statSync(join(run, name));
+        return [name, mtimeMs, size];
+      });
+    const before = state();
+    const lines = [`verify ${run} --steps 8`, `replay ${run} --step 8 --rows`];
+    for (const line of [...lines, `bisect ${run} ${kept}`]) {
+      expect((await cli(line)).code).toBe(0);
+    }
+    expect(state()).toEqual(before);
   });
 
   it('finds the last digit of a loss that has changed', async () => {
@@ -58,7 +75,7 @@ describe('verify', () => {
     });
     const { code, out } = await cli(`verify ${run} --steps 5..8`);
     expect(out).toMatch(/Step 6 is not equal: its loss is \S+ in the record, and \S+ here\. 1 of/);
-    expect(out).toContain('1 of 4 steps are equal, all before it. Both were computed by cpu ');
+    expect(out).toContain('1 of 4 steps is equal, all before it. Both were computed by cpu ');
     expect(code).toBe(1);
   });
 
@@ -189,6 +206,19 @@ describe('verify of what has moved on', () => {
     const { code, out } = await cli(`verify ${run}`);
     expect(out).toContain('4 of 4 steps equal');
     expect(code).toBe(0);
+    vi.stubEnv('TMPDIR', join(run, 'gone')); // where the state between the two would rest
+    const untold = await cli(`verify ${run}`);
+    vi.unstubAllEnvs();
+    expect(untold.err).toMatch(/^error: \S+\/gone\/shardweave-again-\S+ can't be used \(no such/);
+    expect(untold.code).toBe(2);
+    const events = join(run, 'events.jsonl');
+    const text = readFileSync(events, 'utf8');
+    writeFileSync(events, text.replace(/^\{"type":"start".*\n/m, ''));
+    const lost = await cli(`verify ${run}`);
+    expect(lost.err).toContain(
+      `${events}: expected a line of type start before step 1, got the first one before step 3. Put`,
+    );
+    expect(lost.code).toBe(2);
   });
 
   it('names what is missing', async () => {
@@ -200,9 +230,14 @@ describe('verify of what has moved on', () => {
     expect(gone.err).toContain(`--model: ${root}/gone, which the run began with, is not there.`);
     writeFileSync(events, text.replace(/^\{"type":"start".*\n/m, ''));
     const old = await cli(`verify ${run}`);
-    expect(old.err).toContain('expected a record that says how the run began, got none.');
+    expect(old.err).toContain(
+      `${events}: expected a line of type start, which says how the run began, got none. Put it`,
+    );
+    rmSync(events);
+    const lost = await cli(`verify ${run}`);
+    expect(lost.err).toContain('which says how the run began, got no such file. Put it back as');
     const range = await cli(`verify ${kept} --steps 7..9`);
     expect(range.err).toContain(`the record of ${kept} has steps 1 to 8`);
-    expect([gone.code, old.code, range.code]).toEqual([2, 2, 2]);
+    expect([gone.code, old.code, lost.code, range.code]).toEqual([2, 2, 2, 2]);
   });
 });

@@ -247,9 +247,11 @@ function requireGroups(options: DdpOptions, isDelayed: boolean): void {
       ? 'communicationHook: sums of groups are exact'
       : findUnusedParameters
         ? 'findUnusedParameters: every group has a gradient of all parameters'
-        : options.allreduceAlwaysFp32 === false
-          ? 'allreduceAlwaysFp32 false: sums of groups are f32'
-          : undefined;
+        : options.staticGraph
+          ? 'staticGraph: every group has a gradient of all parameters, so freeze those that none uses'
+          : options.allreduceAlwaysFp32 === false
+            ? 'allreduceAlwaysFp32 false: sums of groups are f32'
+            : undefined;
   if (other !== undefined) {
     throw new DdpConfigError(`ddp: expected no gradientGroups, got ${groups} with ${other}.`);
   }

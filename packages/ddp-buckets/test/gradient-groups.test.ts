@@ -116,6 +116,7 @@ describe('refused are', () => {
     ['no number', { gradientGroups: 0 }, 'a whole number of at least 1, got 0'],
     ['hooks', { communicationHook: compressionHook({ wire: 'f16' }) }, 'communicationHook'],
     ['unused parameters', { findUnusedParameters: true }, 'findUnusedParameters'],
+    ['unused parameters that stay so', { staticGraph: true }, 'freeze those that none uses'],
     ['one bucket at the end', { delayAllreduce: true }, 'findUnusedParameters'],
     ['sums in 16 bits', { allreduceAlwaysFp32: false }, 'allreduceAlwaysFp32 false'],
   ])('%s', async (_, options, message) => {

@@ -14,6 +14,7 @@ import { describe, expect, it } from 'vitest';
 import {
   afterFailure,
   errorsOnRanks,
+  freeze,
   groupCall,
   inputs,
   layer,
@@ -64,11 +65,12 @@ describe('a step in groups', () => {
 });
 
 /** Runs the calls of a step; returns what each gathers, and the gradients that it leaves held. */
-function callsOf(ranks: number, given: Given) {
+function callsOf(ranks: number, given: Given, isFrozen: (name: string) => boolean = () => false) {
   return onRanks(ranks, async (rank) => {
     const { device, group } = rank;
-    const model = wrapIn(new Gpt2(device, TINY, { seed: 3 }), rank, given);
+    const model = wrapIn(freeze(new Gpt2(device, TINY, { seed: 3 }), isFrozen), rank, given);
     await model.initialize();
+    const instances = model.instances();
     const calls: { gathers: number; gradientBytes: number }[] = [];
     for (const groupOfCall of model.groupCalls) {
       const before = group.stats().allGathers;
@@ -76,12 +78,12 @@ function callsOf(ranks: number, given: Given) {
       const gathers = group.stats().allGathers - before;
       calls.push({ gathers, gradientBytes: device.memory().live.gradient });
     }
-    const shardBytes = model
-      .instances()
+    const shardBytes = instances
       .flatMap(({ units }) => units)
       .reduce((bytes, { flat }) => bytes + flat.storage.byteLength, 0);
     model.zeroGrad();
-    return { groups: model.groupCalls, calls, shardBytes, units: 4 };
+    const units = instances.map((instance) => instance.units.length);
+    return { groups: model.groupCalls, calls, shardBytes, units };
   });
 }
 
@@ -97,16 +99,23 @@ describe('a step', () => {
       expect(calls.map(({ gradientBytes }) => gradientBytes)).toEqual([0, 0, shardBytes]);
       // The root stays from forward to backward, but each block is gathered for both.
       for (const { gathers } of calls.slice(1)) {
-        expect(gathers).toBe(2 * (units - 1));
+        expect(gathers).toBe(2 * (units.length - 1));
       }
     }
   });
 
-  it('gathers once where parameters stay', async () => {
-    for (const { calls } of await callsOf(2, { reshardAfterForward: false })) {
-      const [first, ...others] = calls.map(({ gathers }) => gathers);
-      expect(first).toBeGreaterThanOrEqual(4);
-      expect(others).toEqual([0, 0, 0]);
+  it.each([
+    ['a model that is all trained', () => false],
+    ['a frozen base beside what is trained', (name: string) => /attn|mlp/.test(name)],
+  ])('gathers %s once where it stays, and else twice in each call', async (_, isFrozen) => {
+    for (const reshardAfterForward of [false, true]) {
+      for (const { calls, units } of await callsOf(2, { reshardAfterForward }, isFrozen)) {
+        const [root, ...blocks] = units as [number, ...number[]];
+        const inBlocks = blocks.reduce((all, count) => all + count);
+        const again = reshardAfterForward ? 2 * inBlocks : 0;
+        const first = root + Math.max(inBlocks, again);
+        expect(calls.map(({ gathers }) => gathers)).toEqual([first, again, again, again]);
+      }
     }
   });
 });

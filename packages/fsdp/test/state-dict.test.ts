@@ -14,7 +14,7 @@ import {
   stateDict,
 } from '@shardweave/nn';
 import { deferredParameter, hostRecipe } from '@shardweave/nn/flat';
-import { type Backend, Device, matmul, type Shape, type Tensor } from '@shardweave/tensor-core';
+import { Device, type Shape, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import {
@@ -26,6 +26,7 @@ import {
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
 import { shardedWithBuffers, withBuffers } from './support/batch-norm-model.js';
+import { lateBackend } from './support/late-backend.js';
 import { shardedGpt2, wrapIn } from './support/sharding.js';
 
 /** Returns the names, shapes and bytes of the module from which the sharded ones start. */
@@ -426,26 +427,30 @@ it('rank 0 gets what an instance shards over a group in which it is not the firs
 it.each([1, 2])('a large tensor is read in parts of 8 MiB into one room, at %i', (worldSize) =>
   onRanks(worldSize, async (rank) => {
     const [rows, columns] = [2304, 2048]; // 18 MiB: two parts for each of two ranks
-    const { device } = rank;
+    let waiting = 0; // the most kernels that some bytes of the weights waited behind
+    const onWrite = (numWaiting: number) => {
+      waiting = Math.max(waiting, numWaiting);
+    };
+    const device = new Device(
+      lateBackend(rank.device.backend, { slow: () => true, numTurns: 20, onWrite }),
+    );
     const deferred = () => new Deferred(device, [rows, columns]);
     const values = Float32Array.from({ length: rows * columns }, (_, i) => i % 65_537);
     const bytes = new Uint8Array(values.buffer);
-    const backend = device.backend as Backend & { readonly waitingBytes: number };
     for (const make of [() => wrapIn(rank)(deferred()), deferred]) {
       const counts: number[] = [];
       const rooms = new Set<ArrayBufferLike>();
-      let waiting = 0;
       const entry: LazyTensor = {
         dtype: 'f32',
         shape: [rows, columns],
         read: () => Promise.reject(new Error('read as a whole')),
         readPart: async ({ first, count }, into) => {
           if (counts.length === 0) {
-            keepBusy(device, model); // until long after the weights have their memory
+            waiting = 0;
           }
+          keepBusy(device, model);
           counts.push(count);
           rooms.add(into!.buffer);
-          waiting = Math.max(waiting, backend.waitingBytes);
           into!.set(bytes.subarray(4 * first, 4 * (first + count)));
           return into!.subarray(0, 4 * count);
         },
@@ -476,17 +481,15 @@ class Deferred extends Module<[Tensor], Tensor> {
   }
 }
 
-/** Queues products that take some 100 ms, and behind them what writes the weights. */
+/** Queues something that the device is at for some time, on the weights where they are here. */
 function keepBusy(device: Device, model: Module<never>): void {
   device.scope(() => {
-    const x = device.zeros([768, 768]);
-    for (let i = 0; i < 20; i++) {
-      matmul(x, x);
+    device.zeros([1]);
+    for (const parameter of model.parameters()) {
+      const { storage } = parameter.piece?.flat ?? parameter;
+      if (storage.isFilled) {
+        device.run('affine', { x: storage.view(), out: storage.view(), scale: 1, shift: 0 });
+      }
     }
   });
-  for (const { storage } of model.parameters()) {
-    if (storage.isFilled) {
-      device.run('fill', { out: storage.view(), value: 0 });
-    }
-  }
 }

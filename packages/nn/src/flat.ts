@@ -87,7 +87,7 @@ export {
 } from './held/held.js';
 export type { AnyOptimizer, FlatProgress } from './held/held-flats.js';
 export { plainAtRest, writeTensor } from './held/plain-parts.js';
-export { bytesOf, convertBytes, PartRoom, partsOfEntry, whenSettled } from './held/state-entry.js';
+export { bytesOf, convertBytes, PartRoom, partsOfEntry } from './held/state-entry.js';
 export { castFloats } from './map-tensors.js';
 export { materialize } from './materialize.js';
 export { requireModule } from './module.js';

@@ -53,7 +53,9 @@ export async function bisectRuns(
     return {
       step,
       lines: [
-        `${names} are equal in all ${common.length} steps that both have, ${first} to ${last}.`,
+        common.length === 1
+          ? `${names} are equal in the one step that both have, step ${first}.`
+          : `${names} are equal in all ${common.length} steps that both have, ${first} to ${last}.`,
       ],
     };
   }

@@ -1,7 +1,7 @@
 // Computes steps of a run again as the run did, with its strategy, its ranks and its transport, and
 // leaves nothing behind: no record, no results, and nothing in the run's directory.
 
-import { existsSync } from 'node:fs';
+import { accessSync, constants, existsSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,7 +11,7 @@ import { pathOf, savesOf } from '../files/save-directory.js';
 import { runJob } from '../launch/run-job.js';
 import { textHash } from '../own-model/module-text.js';
 import type { RankEvent, StepMetrics } from '../rank/events.js';
-import type { Again, PreparedRun, RunConfig } from '../run-config.js';
+import type { Again, PreparedRun, RunConfig, TokenFiles } from '../run-config.js';
 import { type FindTokensOptions, findTokens } from './find-tokens.js';
 import type { AgainPlan, Stretch } from './plan-again.js';
 
@@ -22,6 +22,8 @@ export interface ComputeAgainOptions extends Omit<FindTokensOptions, 'cache' | '
   readonly ranks?: number | undefined;
   /** Called with each step; the computation ends after one for which it is false. */
   readonly onStep: (metrics: StepMetrics) => boolean;
+  /** Called with the tokens that were found for some of the steps. */
+  readonly onTokens?: (tokens: TokenFiles) => void;
   /** Called with what else the ranks tell. */
   readonly onEvent?: (event: RankEvent) => void;
   /** What the last stretch does beside its steps. */
@@ -75,6 +77,7 @@ async function computeStretch(
   const directory = cacheOf(config, env);
   await using cache = await TokenCache.open(directory);
   const tokens = await findTokens({ ...config, cache: directory }, { ...options, cache });
+  options.onTokens?.(tokens);
   const again: Again = {
     until: last,
     hashAt,
@@ -110,9 +113,14 @@ async function computeStretch(
   }
 }
 
-/** The cache of a run, or that of this machine where the run's is not there. */
+/** The cache of a run, or that of this machine where the run's is gone or somebody else's alone. */
 export function cacheOf({ cache }: Pick<PreparedRun, 'cache'>, env: NodeJS.ProcessEnv): string {
-  return existsSync(cache) ? cache : cacheDirectory(undefined, env);
+  try {
+    accessSync(cache, constants.R_OK | constants.X_OK);
+    return cache;
+  } catch {
+    return cacheDirectory(undefined, env);
+  }
 }
 
 /** @throws {UsageError} for other ranks than a run's bits allow */

@@ -4,7 +4,7 @@ import { existsSync } from 'node:fs';
 import { UsageError } from '../errors.js';
 import type { FoundSave } from '../files/save-directory.js';
 import { decidingDifferences } from '../saves/saved-run.js';
-import { type RecordedRun, type RecordedStart, startOf } from './recorded-run.js';
+import { type RecordedRun, type RecordedStart, requireStart, startOf } from './recorded-run.js';
 
 /** Steps [first, last] in which nothing changes that decides bits. */
 export interface Stretch {
@@ -21,12 +21,14 @@ export interface AgainPlan {
 
 /**
  * Plans to come to step `last`, from the nearest state before step `first`.
- * @throws {UsageError} where no such state is there any more, or the record has no such steps
+ * @throws {UsageError} where no such state is there any more, or the record does not say how it
+ * went on from there
  */
 export function planAgain(
   run: RecordedRun,
   { first, last }: { readonly first: number; readonly last: number },
 ): AgainPlan {
+  requireStart(run, first);
   const from = nearestState(run, first);
   const stretches: Stretch[] = [];
   for (let at = from.step + 1; at <= last; ) {

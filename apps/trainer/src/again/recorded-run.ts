@@ -1,6 +1,6 @@
 // A run as its record tells it: how each command began, what each step came to, and the saves.
 
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../files/run-files.js';
@@ -49,8 +49,9 @@ export async function readRecordedRun(directory: string): Promise<RecordedRun> {
   }
   const altered = alteredIn(join(directory, RUN_FILES.metrics));
   if (starts.size === 0) {
+    const events = join(directory, RUN_FILES.events);
     throw new UsageError(
-      `${directory}: expected a record that says how the run began, got none. It was trained by an earlier version, or has not come to its first step.`,
+      `${events}: expected a line of type start, which says how the run began, got ${existsSync(events) ? 'none' : 'no such file'}. Put it back as the run wrote it, for nothing can be computed again without. A run that has not come to its first step has none yet, nor has one of an earlier version.`,
     );
   }
   const ordered = [...starts.values()].sort((a, b) => a.step - b.step);
@@ -68,6 +69,19 @@ function alteredIn(path: string): Set<number> {
   return new Set(
     parsed.flatMap(({ text, line }) => (JSON.stringify(line) === text ? [] : [line.step])),
   );
+}
+
+/**
+ * @throws {UsageError} for a step before the first start of the record, which has lost one then, or
+ * is that of a run that began later
+ */
+export function requireStart({ directory, starts }: RecordedRun, step: number): void {
+  const [first] = starts;
+  if (first!.step >= step) {
+    throw new UsageError(
+      `${join(directory, RUN_FILES.events)}: expected a line of type start before step ${step}, got the first one before step ${first!.step + 1}. Put back the line that is missing, or ask for steps from ${first!.step + 1} on.`,
+    );
+  }
 }
 
 /** The start whose command computed a step: the last one before it. */

@@ -15,7 +15,8 @@ h1 { font-size: 1.3rem; } p { color: var(--muted); max-width: 60rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: right; white-space: nowrap; }
-td.text { text-align: left; min-width: 24rem; white-space: normal; }
+td.text, td.from { text-align: left; }
+td.text { min-width: 24rem; white-space: normal; }
 thead th { text-align: center; }
 td.bar { background: linear-gradient(to left, var(--bar) var(--share), transparent var(--share)); }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .4rem 0; }
@@ -33,6 +34,7 @@ export function replayPage({ metrics, difference, rows }: Replayed, title: strin
     'loss',
     'targets',
     'largest activation',
+    'from',
     'text',
     ...layers,
   ];
@@ -41,6 +43,7 @@ export function replayPage({ metrics, difference, rows }: Replayed, title: strin
       `<th scope="row">${row.row}</th>`,
       bar(row.gradNorm, norms),
       `<td>${row.loss.toFixed(4)}</td><td>${row.targets}</td><td>${activationOf(row)}</td>`,
+      `<td class="from">${row.places.map(escapeXml).join('<br>')}</td>`,
       `<td class="text">${textOf(row)}</td>`,
       ...layers.map((name) => bar(row.layers[name] ?? 0, ofLayers)),
     ];

@@ -1,12 +1,15 @@
 // One step of a run again, each of its rows alone: who of them made the loss and the gradients.
 
+import { absoluteData } from '../data/data-parts.js';
 import { loadTokenizer } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
+import { counted } from '../format.js';
 import type { RowTold, StepMetrics } from '../rank/events.js';
-import type { PreparedRun } from '../run-config.js';
+import type { PreparedRun, TokenFiles } from '../run-config.js';
 import { type ComputeAgainOptions, computeAgain } from './compute-again.js';
 import { planAgain } from './plan-again.js';
 import { readRecordedRun, startOf } from './recorded-run.js';
+import { rowPlaces } from './row-places.js';
 import { differenceIn } from './verify-run.js';
 
 export interface ReplayOptions
@@ -22,8 +25,11 @@ export interface ReplayOptions
 }
 
 /** A row with its texts as people read them. */
-export interface ReplayedRow extends Omit<RowTold, 'tokens'> {
+export interface ReplayedRow extends Omit<RowTold, 'tokens' | 'origin'> {
+  /** The texts of an example, or the documents of a row of tokens. */
   readonly texts: readonly string[];
+  /** Where each of its documents is in the data; see rowPlaces. */
+  readonly places: readonly string[];
 }
 
 export interface Replayed {
@@ -57,11 +63,10 @@ export async function replayStep(directory: string, options: ReplayOptions): Pro
   const plan = planAgain(run, { first: step, last: step });
   const total = step - plan.from.step;
   const place = plan.from.path ?? 'the first weights';
-  onNote(
-    `Step ${step} of ${directory}: computing ${total} step${total === 1 ? '' : 's'} from ${place}.`,
-  );
+  onNote(`Step ${step} of ${directory}: computing ${counted(total, 'step')} from ${place}.`);
   const found: RowTold[] = [];
   let metrics: StepMetrics | undefined;
+  let tokens: TokenFiles | undefined;
   await computeAgain(plan, {
     ...options,
     hashAt: run.lines.get(step)?.hash === undefined ? [] : [step],
@@ -70,6 +75,9 @@ export async function replayStep(directory: string, options: ReplayOptions): Pro
       onProgress(own.step - plan.from.step, total);
       metrics = own.step === step ? own : undefined;
       return true;
+    },
+    onTokens: (own) => {
+      tokens = own;
     },
     onEvent: (event) => {
       if (event.type === 'row') {
@@ -81,19 +89,28 @@ export async function replayStep(directory: string, options: ReplayOptions): Pro
     throw new UsageError(`${directory}: the loss is no number before step ${step}. See verify.`);
   }
   const difference = differenceIn(metrics, run.lines.get(step), config);
-  return { metrics, difference, rows: await readable(found, config) };
+  const data = options.data === undefined ? config.data : absoluteData(options.data);
+  return { metrics, difference, rows: await readable(found, { ...config, data }, tokens!) };
 }
 
 /** Rows with texts, by their norms; of equal ones the first row first. */
-async function readable(rows: readonly RowTold[], config: PreparedRun): Promise<ReplayedRow[]> {
+async function readable(
+  rows: readonly RowTold[],
+  config: PreparedRun,
+  { train }: TokenFiles,
+): Promise<ReplayedRow[]> {
+  const origins = rows.map(({ origin }) => origin);
+  const places = rows.length === 0 ? [] : await rowPlaces(origins, config, train);
   const { tokenizer: name, model } = config;
   const isText = rows.some(({ tokens }) => tokens.length > 0);
   const tokenizer = isText
     ? await loadTokenizer(name, model.kind === 'directory' ? model.path : undefined)
     : undefined;
   return rows
-    .toSorted((a, b) => larger(a.gradNorm, b.gradNorm) || a.row - b.row)
-    .map(({ tokens, ...row }) => ({ ...row, texts: tokens.map((ids) => tokenizer!.decode(ids)) }));
+    .map(({ tokens, origin: _, ...row }, i) => {
+      return { ...row, texts: tokens.map((ids) => tokenizer!.decode(ids)), places: places[i]! };
+    })
+    .sort((a, b) => larger(a.gradNorm, b.gradNorm) || a.row - b.row);
 }
 
 /** The order of two numbers, the larger one first and NaN before all. */

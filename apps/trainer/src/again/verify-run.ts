@@ -7,6 +7,7 @@ import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { hashSave } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
 import { pathOf, savesOf } from '../files/save-directory.js';
+import { counted } from '../format.js';
 import { isKept } from '../output/run-monitor.js';
 import type { StepLine } from '../output/run-records.js';
 import type { StepMetrics } from '../rank/events.js';
@@ -54,8 +55,9 @@ export async function verifyRun(directory: string, options: VerifyOptions): Prom
   const range = rangeOf(run, options.steps);
   const plan = planAgain(run, range);
   const total = range.last - plan.from.step;
+  const { first, last } = range;
   options.onNote(
-    `Steps ${range.first} to ${range.last} of ${directory}: computing ${total} steps from ${placeOf(plan)}.`,
+    `${first === last ? `Step ${first}` : `Steps ${first} to ${last}`} of ${directory}: computing ${counted(total, 'step')} from ${placeOf(plan)}.`,
   );
   const saved = await checkSaves(run, { from: plan.from.step, last: range.last });
   const damage = saved.damage ?? (options.steps === undefined ? endProblem(run) : undefined);
@@ -109,7 +111,7 @@ export async function verifyRun(directory: string, options: VerifyOptions): Prom
     `the command of the record that began before it ends with step ${startOf(run, step)!.config.steps}. A line of type start may be missing from events.jsonl`;
   return {
     isEqual: false,
-    text: `Step ${step} is not equal: ${what}. ${found.equal} of ${numSteps} steps are equal, all before it. ${classText}`,
+    text: `Step ${step} is not equal: ${what}. ${found.equal} of ${counted(numSteps, 'step')} ${found.equal === 1 ? 'is' : 'are'} equal${found.equal === 0 ? '' : ', all before it'}. ${classText}`,
   };
 }
 
@@ -118,7 +120,7 @@ function equalText(numSteps: number, numHashes: number): string {
     numHashes === 0
       ? 'There are no hashes of weights in these steps: --hash-every N of train records them.'
       : `So ${numHashes === 1 ? 'is the hash' : `are ${numHashes} hashes`} of all weights and optimizer state.`;
-  return `${numSteps} of ${numSteps} steps equal, in losses and gradient norms, to the bit. ${hashes}`;
+  return `${numSteps} of ${counted(numSteps, 'step')} equal, in losses and gradient norms, to the bit. ${hashes}`;
 }
 
 function placeOf({ from }: AgainPlan): string {

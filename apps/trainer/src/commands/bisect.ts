@@ -5,6 +5,7 @@ import { needed } from '../flags/flag.js';
 import { file } from '../flags/flag-kinds.js';
 import { printable } from '../output/printable.js';
 import { Terminal } from '../output/terminal.js';
+import { comparing } from './comparing.js';
 import { defineCommand, QUIET } from './define-command.js';
 
 /** The command `bisect`. */
@@ -20,26 +21,27 @@ export const bisect = defineCommand({
   examples: [
     { line: 'bisect runs/first runs/second', says: 'where two runs of one command part, and why' },
   ],
-  run: async (flags, { out, err, env, entry, listen }) => {
-    const { signal } = listen();
-    const { run: one, other, quiet: isQuiet } = flags;
-    const terminal = new Terminal({ out, err, env, steps: 0, isQuiet });
-    try {
-      const { step, lines } = await bisectRuns(
-        { one, other },
-        {
-          ...{ entry, env, signal },
-          onNote: (note) => terminal.note(note),
-          onTokenized: terminal.tokenizing.bind(terminal),
-        },
-      );
-      terminal.close();
-      if (!isQuiet) {
-        out.write(lines.map((line) => `${printable(line)}\n`).join(''));
+  run: (flags, { out, err, env, entry, listen }) =>
+    comparing(async () => {
+      const { signal } = listen();
+      const { run: one, other, quiet: isQuiet } = flags;
+      const terminal = new Terminal({ out, err, env, steps: 0, isQuiet });
+      try {
+        const { step, lines } = await bisectRuns(
+          { one, other },
+          {
+            ...{ entry, env, signal },
+            onNote: (note) => terminal.note(note),
+            onTokenized: terminal.tokenizing.bind(terminal),
+          },
+        );
+        terminal.close();
+        if (!isQuiet) {
+          out.write(lines.map((line) => `${printable(line)}\n`).join(''));
+        }
+        return step === undefined ? 0 : 1;
+      } finally {
+        terminal.close();
       }
-      return step === undefined ? 0 : 1;
-    } finally {
-      terminal.close();
-    }
-  },
+    }),
 });

@@ -7,6 +7,7 @@ import { promptText } from '../embed/prompt-text.js';
 import { type EmbedPlan, planEmbedding, TextEmbedder } from '../embed/text-embedder.js';
 import { fileTexts, inputTexts, type TextLine } from '../embed/text-lines.js';
 import { UsageError } from '../errors.js';
+import { counted } from '../format.js';
 import { Terminal } from '../output/terminal.js';
 import type { CommandContext } from './cli-command.js';
 import { defineCommand } from './define-command.js';
@@ -162,5 +163,3 @@ function summary(embedder: TextEmbedder, { seconds }: Clock): string[] {
   const cut = `${counted(numCut, 'text')} had more than ${seq} tokens and ${numCut === 1 ? 'was' : 'were'} cut there.`;
   return numCut === 0 ? [rate] : [rate, cut];
 }
-
-const counted = (count: number, what: string) => `${count} ${what}${count === 1 ? '' : 's'}`;

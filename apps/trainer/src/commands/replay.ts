@@ -1,5 +1,6 @@
 // The command `replay`: computes one step of a run again, and tells of each row what it did.
 
+import { basename } from 'node:path';
 import { replayPage } from '../again/replay-page.js';
 import { type Replayed, type ReplayedRow, replayStep } from '../again/replay-step.js';
 import { writeText } from '../files/write-file.js';
@@ -7,6 +8,7 @@ import { flag, needed } from '../flags/flag.js';
 import { data, file, onOff, whole } from '../flags/flag-kinds.js';
 import { printable } from '../output/printable.js';
 import { Terminal } from '../output/terminal.js';
+import { comparing } from './comparing.js';
 import { defineCommand, QUIET } from './define-command.js';
 import { writeOut } from './new-directory.js';
 
@@ -41,30 +43,31 @@ export const replay = defineCommand({
       says: 'which row of a batch made the loss jump at step 371',
     },
   ],
-  run: async (flags, { out, err, env, entry, listen }) => {
-    const { signal } = listen();
-    const { page } = flags;
-    const isQuiet = flags.quiet || flags.json;
-    const terminal = new Terminal({ out, err, env, steps: 0, isQuiet });
-    try {
-      const found = await replayStep(flags.run, {
-        ...{ entry, env, signal, step: flags.step, data: flags.data },
-        withRows: flags.rows || page !== undefined,
-        onNote: (note) => terminal.note(note),
-        onTokenized: terminal.tokenizing.bind(terminal),
-        onProgress: (done, total) => terminal.progress('steps', done, total),
-      });
-      terminal.close();
-      out.write(flags.json ? `${JSON.stringify(found)}\n` : textOf(found));
-      if (page !== undefined) {
-        const html = replayPage(found, `Step ${flags.step} of ${flags.run}`);
-        await writeOut(page, async (path) => writeText(path, html));
+  run: (flags, { out, err, env, entry, listen }) =>
+    comparing(async () => {
+      const { signal } = listen();
+      const { page } = flags;
+      const isQuiet = flags.quiet || flags.json;
+      const terminal = new Terminal({ out, err, env, steps: 0, isQuiet });
+      try {
+        const found = await replayStep(flags.run, {
+          ...{ entry, env, signal, step: flags.step, data: flags.data },
+          withRows: flags.rows || page !== undefined,
+          onNote: (note) => terminal.note(note),
+          onTokenized: terminal.tokenizing.bind(terminal),
+          onProgress: (done, total) => terminal.progress('steps', done, total),
+        });
+        terminal.close();
+        out.write(flags.json ? `${JSON.stringify(found)}\n` : textOf(found));
+        if (page !== undefined) {
+          const html = replayPage(found, `Step ${flags.step} of ${flags.run}`);
+          await writeOut(page, async (path) => writeText(path, html));
+        }
+        return found.difference === undefined ? 0 : 1;
+      } finally {
+        terminal.close();
       }
-      return found.difference === undefined ? 0 : 1;
-    } finally {
-      terminal.close();
-    }
-  },
+    }),
 });
 
 function textOf({ metrics, difference, rows }: Replayed): string {
@@ -82,8 +85,11 @@ function textOf({ metrics, difference, rows }: Replayed): string {
 }
 
 function rowTable(rows: readonly ReplayedRow[]): string[] {
-  const head = `${'row'.padStart(5)}${'grad norm'.padStart(12)}${'loss'.padStart(10)}${'targets'.padStart(9)}  ${'most in'.padEnd(10)}${'largest activation'.padEnd(22)}text`;
-  const shown = rows.slice(0, MOST_ROWS).map((row) => {
+  const first = rows.slice(0, MOST_ROWS);
+  const from = first.map(({ places }) => printable(placeOf(places)));
+  const width = 2 + Math.max(...from.map((place) => place.length));
+  const head = `${'row'.padStart(5)}${'grad norm'.padStart(12)}${'loss'.padStart(10)}${'targets'.padStart(9)}  ${'most in'.padEnd(10)}${'largest activation'.padEnd(22)}${'from'.padEnd(width)}text`;
+  const shown = first.map((row, i) => {
     const [layer = ''] = largest(row.layers) ?? [];
     const [where = '', value = 0] = largest(row.activations) ?? [];
     const numbers = [
@@ -93,10 +99,16 @@ function rowTable(rows: readonly ReplayedRow[]): string[] {
       String(row.targets).padStart(9),
     ].join('');
     const activation = `${value.toPrecision(4)} in ${where}`.padEnd(22);
-    return `${numbers}  ${layer.padEnd(10)}${activation}${excerpt(row.texts)}`;
+    return `${numbers}  ${layer.padEnd(10)}${activation}${from[i]!.padEnd(width)}${excerpt(row.texts)}`;
   });
   const rest = rows.length - shown.length;
   return [head, ...shown, ...(rest > 0 ? [`and ${rest} more; --json has all`] : [])];
+}
+
+/** The first and the last of a row's documents, by the names of their files. */
+function placeOf(places: readonly string[]): string {
+  const names = [places[0]!, places.at(-1)!].map((place) => basename(place));
+  return places.length === 1 ? names[0]! : `${names.join(' .. ')} (${places.length})`;
 }
 
 /** Each layer of a row. */

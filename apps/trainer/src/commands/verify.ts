@@ -5,6 +5,7 @@ import { verifyRun } from '../again/verify-run.js';
 import { flag, needed } from '../flags/flag.js';
 import { data, file, stepRange, whole } from '../flags/flag-kinds.js';
 import { Terminal } from '../output/terminal.js';
+import { comparing } from './comparing.js';
 import { defineCommand, QUIET } from './define-command.js';
 
 /** The command `verify`. */
@@ -35,24 +36,25 @@ export const verify = defineCommand({
       says: 'steps 100 to 110, from the newest save before step 100',
     },
   ],
-  run: async (flags, { out, err, env, entry, listen }) => {
-    const { signal } = listen();
-    const { steps, ranks, quiet: isQuiet } = flags;
-    const terminal = new Terminal({ out, err, env, steps: 0, isQuiet });
-    try {
-      const { isEqual, text } = await verifyRun(flags.run, {
-        ...{ entry, env, signal, steps, ranks, data: flags.data },
-        onNote: (note) => terminal.note(note),
-        onTokenized: terminal.tokenizing.bind(terminal),
-        onProgress: (done, total) => terminal.progress('steps', done, total),
-      });
-      terminal.close();
-      if (!isEqual || !isQuiet) {
-        out.write(`${text}\n`);
+  run: (flags, { out, err, env, entry, listen }) =>
+    comparing(async () => {
+      const { signal } = listen();
+      const { steps, ranks, quiet: isQuiet } = flags;
+      const terminal = new Terminal({ out, err, env, steps: 0, isQuiet });
+      try {
+        const { isEqual, text } = await verifyRun(flags.run, {
+          ...{ entry, env, signal, steps, ranks, data: flags.data },
+          onNote: (note) => terminal.note(note),
+          onTokenized: terminal.tokenizing.bind(terminal),
+          onProgress: (done, total) => terminal.progress('steps', done, total),
+        });
+        terminal.close();
+        if (!isEqual || !isQuiet) {
+          out.write(`${text}\n`);
+        }
+        return isEqual ? 0 : 1;
+      } finally {
+        terminal.close();
       }
-      return isEqual ? 0 : 1;
-    } finally {
-      terminal.close();
-    }
-  },
+    }),
 });

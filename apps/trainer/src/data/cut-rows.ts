@@ -47,10 +47,27 @@ export function targetsIn(batch: AnyBatch): number {
     : batch.targets.reduce((sum, target) => sum + Number(target !== NO_TARGET), 0);
 }
 
-/** The tokens of the texts in a batch; a module's own rows have none that are known. */
+/**
+ * The tokens of the texts in a batch of one row, those of each document by themselves; a module's
+ * own row has none that are known.
+ */
 export function tokensIn(batch: AnyBatch): readonly (readonly number[])[] {
   if ('examples' in batch) {
     return batch.examples.flatMap(({ texts }) => texts.map(({ ids }) => Array.from(ids)));
   }
-  return 'numbers' in batch ? [] : [[...batch.tokens]];
+  return 'numbers' in batch ? [] : documentsIn(batch);
+}
+
+/** The tokens of each document of a row, without padding: zeros from which nothing is learnt. */
+function documentsIn({ tokens, targets, segments }: MicroBatch): number[][] {
+  const isPadding = (i: number) => tokens[i] === 0 && targets[i] === NO_TARGET;
+  const places = [...tokens.keys()];
+  if (segments === undefined) {
+    const end = places.findLastIndex((i) => !isPadding(i)) + 1;
+    return [[...tokens.subarray(0, end)]];
+  }
+  return [...new Set(segments)]
+    .map((segment) => places.filter((i) => segments[i] === segment))
+    .filter((own) => !own.every(isPadding))
+    .map((own) => own.map((i) => tokens[i]!));
 }

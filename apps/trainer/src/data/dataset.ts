@@ -9,7 +9,7 @@ import { rolesIn } from './line-shapes.js';
 import { mixedRows } from './mixed-rows.js';
 import { packedRows } from './packed-rows.js';
 import { numMicroSteps, permute, rowsOf } from './row-order.js';
-import type { RowArrays, RowOrderName, RowSource } from './rows.js';
+import type { RowArrays, RowOrderName, RowOrigin, RowSource } from './rows.js';
 import { streamRows } from './stream-rows.js';
 import { TokenFile, type TokenIndex } from './token-file.js';
 
@@ -62,6 +62,8 @@ export interface Dataset<Batch extends Pick<MicroBatch, 'firstRow'> = MicroBatch
   numTargets(step: number): Promise<number>;
   /** The tokens of step `step`, over all ranks. Absent where all steps have as many. */
   numTokens?(step: number): number;
+  /** Where row `row` of step `step` is in the data, both from 0. */
+  originOf(step: number, row: number): RowOrigin;
   /** The bytes that the targets of a text spell; see TokenIndex. */
   readonly targetBytes?: TokenIndex['targetBytes'];
   /** The rows of `rank` in micro-step `microStep` of step `step` (from 0). */
@@ -220,6 +222,7 @@ async function dataset(
       }
       return sum;
     },
+    originOf: (step, row) => rows.originOf(step * batch + row),
     microBatch: async (step, rank, microStep) => {
       const own = rowsOf({ ...config, rank, microStep });
       const [first, last] = [own.first, own.end].map((row) =>

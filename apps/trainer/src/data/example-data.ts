@@ -9,7 +9,7 @@ import { labelId } from '../task/task-head.js';
 import type { Dataset, RunData } from './dataset.js';
 import { type ExampleDocuments, ExampleFile, Framer } from './example-file.js';
 import { numMicroSteps, permute, rowsOf } from './row-order.js';
-import type { RowOrderName } from './rows.js';
+import type { RowOrderName, RowOrigin } from './rows.js';
 
 /** An example as the task's model gets it. */
 export interface TaskExample {
@@ -220,6 +220,12 @@ export class Examples implements Dataset<ExampleBatch> {
       const alone = isPair && others.length > 0 ? 0 : framer.framedLength(first);
       return framed.reduce((all, tokens) => all + tokens, sum + alone);
     }, 0);
+  }
+
+  originOf(step: number, row: number): RowOrigin {
+    const examples = this.#numbersIn(step, { first: row, end: row + 1 });
+    const numbers = examples.map((example) => this.#chosen.file.lineOf(example));
+    return { part: 0, unit: 'document', numbers };
   }
 
   async microBatch(step: number, rank: number, microStep: number): Promise<ExampleBatch> {

@@ -99,6 +99,10 @@ export function mixedRows(
       const { rows, row } = placed(index);
       return rows.numTargets(row);
     },
+    originOf: (index) => {
+      const { part, row } = order.at(index);
+      return { ...parts[part]!.rows.originOf(row), part };
+    },
     fill: async (index, into, at) => {
       const { rows, row } = placed(index);
       await rows.fill(row, into, at);

@@ -53,6 +53,11 @@ function dataset(config: OwnConfig, { count, targets = () => 1 }: OwnRows<unknow
     numMicroSteps: numMicroSteps(config),
     numTargets: async (step) => targetsIn(step),
     numTokens: targetsIn,
+    originOf: (step, row) => ({
+      part: 0,
+      unit: 'row',
+      numbers: numbersIn(step, row, row + 1),
+    }),
     microBatch: async (step, rank, microStep) => {
       const { first, end: last } = rowsOf({ ...config, rank, microStep });
       return { numbers: numbersIn(step, first, last), isValid, firstRow: first };

@@ -3,7 +3,7 @@
 
 import { COUNTED } from './document.js';
 import { permute } from './row-order.js';
-import { NO_TARGET, type RowOrderName, type RowSource } from './rows.js';
+import { NO_TARGET, type RowOrderName, type RowOrigin, type RowSource } from './rows.js';
 import type { TokenFile } from './token-file.js';
 
 /**
@@ -101,6 +101,11 @@ class PackedRows implements RowSource {
     return sum;
   }
 
+  originOf(index: number): RowOrigin {
+    const numbers = new Set(this.#pieces(index).map(({ line }) => line));
+    return { part: 0, unit: 'document', numbers: [...numbers] };
+  }
+
   async fill(
     index: number,
     { tokens, targets, segments, positions }: Parameters<RowSource['fill']>[1],
@@ -147,7 +152,7 @@ class PackedRows implements RowSource {
       const entry = this.#file.document(this.#options.documents[document[piece]!]!);
       const length = Math.min(this.#options.seq, entry.length - 1 - start[piece]!);
       const whole = length === entry.length - 1 ? entry.counted : undefined;
-      pieces.push({ start: entry.start + start[piece]!, length, whole });
+      pieces.push({ start: entry.start + start[piece]!, length, whole, line: entry.line });
     }
     return pieces;
   }
@@ -183,4 +188,5 @@ interface Piece {
   readonly length: number;
   /** The number of them that count, where it is a whole document. */
   readonly whole: number | undefined;
+  readonly line: number;
 }

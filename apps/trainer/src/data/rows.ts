@@ -23,6 +23,18 @@ export interface RowArrays {
   readonly positions?: Uint32Array;
 }
 
+/** Where a row is in the data. */
+export interface RowOrigin {
+  /** The part of a mixture, from 0. */
+  readonly part: number;
+  readonly unit: 'document' | 'token' | 'row';
+  /**
+   * The numbers of its documents, as Entry has them, each once; the first token of a row of a text,
+   * from 0; or the number of a module's own row.
+   */
+  readonly numbers: readonly number[];
+}
+
 /**
  * Rows by number, without end through the epochs. A row depends only on its number.
  */
@@ -33,6 +45,7 @@ export interface RowSource {
   readonly numRows: number;
   /** The number of targets of a row that count. */
   numTargets(index: number): Promise<number>;
+  originOf(index: number): RowOrigin;
   /** Writes row `index` as row `at` of the arrays, which hold zeros there. */
   fill(index: number, into: RowArrays, at: number): Promise<void>;
 }

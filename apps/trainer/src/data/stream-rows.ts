@@ -24,13 +24,15 @@ export function streamRows(file: TokenFile, options: StreamOptions): RowSource {
   const all = end - first - 1;
   const isInTurn = order === 'in turn';
   const startOf = rowOrder(order, { ...options, tokenCount: end - first });
+  const placeOf = (index: number) => first + startOf(Math.floor(index / batch), index % batch);
   const lengthOf = (index: number) => (isInTurn ? Math.min(seq, all - index * seq) : seq);
   return {
     isPacked: false,
     numRows: isInTurn ? Math.ceil(all / seq) : Math.floor(all / seq),
     numTargets: async (index) => lengthOf(index), // every token of a text has one after it
+    originOf: (index) => ({ part: 0, unit: 'token', numbers: [placeOf(index)] }),
     fill: async (index, { tokens, targets }, at) => {
-      const start = first + startOf(Math.floor(index / batch), index % batch);
+      const start = placeOf(index);
       const length = lengthOf(index);
       const read = await file.read(start, length + 1);
       tokens.set(read.subarray(0, length), at * seq);

@@ -5,7 +5,7 @@ import { tokenizerName } from '../config/resolve-config.js';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
 import { longestTextRow } from '../task/text-config.js';
-import type { GenerateFlags } from './generate-flags.js';
+import type { GenerateFlags, OpenFlags } from './generate-flags.js';
 import {
   explainBudget,
   type OpenChoice,
@@ -18,6 +18,8 @@ export interface TextModel extends AsyncDisposable {
   readonly tokenizer: Tokenizer;
   /** The most tokens that it can be shown. */
   readonly positions: number;
+  /** Whether numbers of tokens are rounded to 8 bits, as beside blocks where nothing forbids it. */
+  readonly isRounding: boolean;
   /**
    * The tokens that follow a prompt, up to an end or begin token. The beginning that the prompt
    * shares with the text before it is not run again.
@@ -26,23 +28,31 @@ export interface TextModel extends AsyncDisposable {
   continue(prompt: readonly number[]): AsyncGenerator<number, void, undefined>;
 }
 
-/** @param options.entry the script that looks for a GPU */
+/** How tokens are drawn. */
+type Drawing = Pick<
+  GenerateFlags,
+  'maxTokens' | 'temperature' | 'topK' | 'topP' | 'minP' | 'repetitionPenalty' | 'seed'
+>;
+
+/**
+ * @param options.entry the script that looks for a GPU
+ * @param options.quantizeActivations as CpuBackendOptions has it
+ */
 export async function openTextModel(
-  flags: GenerateFlags,
-  options: { readonly entry: string },
+  flags: OpenFlags & Drawing,
+  options: { readonly entry: string; readonly quantizeActivations: boolean },
 ): Promise<TextModel> {
   const config = await readChoice(flags, 'lm');
   const tokenizerOf = tokenizerName(flags, config.model, config.modelConfig);
   const tokenizer = await loadTokenizer(tokenizerOf, config.model.path);
-  const quantizeActivations = flags.precision === undefined;
-  const opened = await openModel(config, flags, { ...options, quantizeActivations });
-  return makeTextModel({ opened, config, tokenizer, flags });
+  const opened = await openModel(config, flags, options);
+  return makeTextModel({ opened, config, tokenizer, flags, ...options });
 }
 
 /** Turns a budget that nothing fits, and weights that are no numbers, into the user's mistake. */
 async function* explained(
   tokens: AsyncGenerator<number, void, undefined>,
-  flags: GenerateFlags,
+  flags: OpenFlags,
 ): AsyncGenerator<number, void, undefined> {
   try {
     yield* tokens;
@@ -61,17 +71,23 @@ function makeTextModel(parts: {
   readonly opened: OpenModel;
   readonly config: OpenChoice;
   readonly tokenizer: Tokenizer;
-  readonly flags: GenerateFlags;
+  readonly flags: OpenFlags & Drawing;
+  readonly quantizeActivations: boolean;
 }): TextModel {
-  const { opened, config, tokenizer, flags } = parts;
+  const { opened, config, tokenizer, flags, quantizeActivations } = parts;
   const { device, model } = opened;
-  const { maxTokens, temperature, topK, topP, minP, seed } = flags;
+  const isRounding =
+    quantizeActivations &&
+    device.backend.info.kind === 'cpu' &&
+    model.parameters().some(({ blocks }) => blocks !== undefined);
+  const { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed } = flags;
   const positions = longestTextRow(config.modelConfig);
   const stop = [...tokenizer.endTokens, tokenizer.beginToken].filter((id) => id !== undefined);
   let cache: KeyValueCache | undefined;
   return {
     tokenizer,
     positions,
+    isRounding,
     continue(prompt) {
       if (prompt.length > positions) {
         throw new UsageError(
@@ -92,12 +108,9 @@ function makeTextModel(parts: {
         const capacity = Math.min(positions, cache === undefined ? needed : 2 * needed);
         cache = new KeyValueCache(device, { capacity });
       }
-      const options = { maxTokens, temperature, topK, topP, minP, seed, stop };
-      const context = cache.capacity;
-      return explained(
-        generate(nextLogits(model, { cache }), prompt, { ...options, context }),
-        flags,
-      );
+      const how = { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop };
+      const options = { ...how, context: cache.capacity };
+      return explained(generate(nextLogits(model, { cache }), prompt, options), flags);
     },
     async [Symbol.asyncDispose]() {
       cache?.dispose();

@@ -1,6 +1,6 @@
 // The records that a run has left under --out, or is leaving there.
 
-import { existsSync } from 'node:fs';
+import { statSync } from 'node:fs';
 import { join } from 'node:path';
 import { UsageError } from '../errors.js';
 import { GrowingFile } from '../files/growing-file.js';
@@ -19,7 +19,7 @@ export class RunReader {
    */
   constructor(directory: string, options: { readonly isLenient?: boolean } = {}) {
     const metrics = join(directory, RUN_FILES.metrics);
-    if (!existsSync(metrics)) {
+    if (statSync(metrics, { throwIfNoEntry: false }) === undefined) {
       throw new UsageError(
         `${directory} holds no run (${RUN_FILES.metrics} is missing). Give a directory that --out has named.`,
       );

@@ -42,6 +42,7 @@ export function dryData(config: RunConfig, { onMicroStep }: DryDataOptions = {})
     numSteps: Number.POSITIVE_INFINITY,
     numMicroSteps: numMicroSteps(config) - skipped,
     numTargets: async () => batch * seq,
+    originOf: () => ({ part: 0, unit: 'row', numbers: [] }),
     microBatch: async (_step, rank, place) => {
       onMicroStep?.(place);
       const microStep = place === MOST_MICRO_STEPS - 1 ? place + skipped : place;

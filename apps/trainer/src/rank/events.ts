@@ -2,6 +2,7 @@
 
 import type { BackendInfo, MemoryBytes, TraceEvent } from '@shardweave/tensor-core';
 import type { DataSize } from '../data/dataset.js';
+import type { RowOrigin } from '../data/rows.js';
 import type { Figures } from '../figures/figures.js';
 import type { TaskHead } from '../task/task-head.js';
 import type { CommTimes } from './comm-watch.js';
@@ -220,6 +221,7 @@ export type RankEndKind = 'done' | 'failed' | 'killed' | 'stopped';
 export interface RowTold {
   /** Its number among the rows of the step, from 0. */
   readonly row: number;
+  readonly origin: RowOrigin;
   /** The mean loss of its targets. */
   readonly loss: number;
   readonly targets: number;
@@ -229,7 +231,7 @@ export interface RowTold {
   readonly layers: Readonly<Record<string, number>>;
   /** The largest magnitude that comes out of each layer. */
   readonly activations: Readonly<Record<string, number>>;
-  /** The tokens of its texts; none for a module's own rows. */
+  /** The tokens of its texts or documents; none for a module's own rows. */
   readonly tokens: readonly (readonly number[])[];
 }
 

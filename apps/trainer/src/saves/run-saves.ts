@@ -235,9 +235,11 @@ export class RunSaves {
     }
     if (isFailure(outcome)) {
       const before =
-        stepsIn(this.#directory).length === 0
-          ? 'There is no save before it, so the run begins anew.'
-          : `Saves before it are in ${this.#directory}: go on from them with --resume auto.`;
+        this.#options.config.again !== undefined
+          ? 'The steps after it go on from it, in the folder that TMPDIR names: let that be one with room.'
+          : stepsIn(this.#directory).length === 0
+            ? 'There is no save before it, so the run begins anew.'
+            : `Saves before it are in ${this.#directory}: go on from them with --resume auto.`;
       throw new TrainerError(`The last save failed: ${outcome.failure} ${before}`);
     }
     return outcome.directory;

@@ -17,7 +17,6 @@ import {
   partsOfEntry,
   type ReadParameter,
   restSize,
-  whenSettled,
 } from '@shardweave/nn/flat';
 import { byteSize, type Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError, FsdpStateError } from '../errors.js';
@@ -283,7 +282,6 @@ async function writeParts(
         words = new Uint8Array(Math.ceil(bytes.byteLength / 4) * 4);
         words.set(bytes);
       }
-      await whenSettled(unit.flat.storage);
       await unit.values.write(words, (start + part.first - first) * size);
     }
   }

@@ -31,6 +31,7 @@ import { readWords } from './read-words.js';
 import { setFlatHome } from './stores/flat-home.js';
 import { StoredFlat, type StoredFlatOptions } from './stores/stored-flat.js';
 import type { StoredParameter } from './stores/stored-parameter.js';
+import { whenSettled } from './when-settled.js';
 
 /** One parameter of a module. */
 export interface FlatLeaf {
@@ -230,6 +231,7 @@ export class FlatParameter {
       for (const reader of this.flat.storage.readers) {
         await reader.whenClosed();
       }
+      await whenSettled(this.flat.storage);
       return this.flat.storage.refill(() => this.flat.storage.write(bytes, byteOffset));
     }
     this.flat.storage.markWritten('a load', []);

@@ -6,16 +6,11 @@ import { NnConfigError } from '../errors.js';
 import { nameOf, pieceOf } from '../flat/layout/flat-plan.js';
 import { isCopy, isSharded, markCopies, masterOf } from '../flat/placement.js';
 import { readWords } from '../flat/read-words.js';
+import { whenSettled } from '../flat/when-settled.js';
 import type { ElementRange } from '../host-tensor.js';
 import { dropRecipe, fillDeferred } from '../parameters/deferred-parameter.js';
 import { ALONE, type AtRest, type HeldCall, type HeldPart, type HeldRanks } from './held.js';
-import {
-  entryBytes,
-  type GivenEntry,
-  type PartRoom,
-  partsOfEntry,
-  whenSettled,
-} from './state-entry.js';
+import { entryBytes, type GivenEntry, type PartRoom, partsOfEntry } from './state-entry.js';
 
 /**
  * What a process holds of plain parameters.

@@ -1,7 +1,7 @@
 // One tensor of a state dict: its bytes on the host, on the device, or read when they are wanted.
 
 import { byteSize, FNV_BASIS, fnv1a, fromF32Array, toF32Array } from '@shardweave/dtypes';
-import { type DType, elementCountOf, type Storage, type Tensor } from '@shardweave/tensor-core';
+import { type DType, elementCountOf, type Tensor } from '@shardweave/tensor-core';
 import { StateDictError } from '../errors.js';
 import type { ElementRange, FileDType, HostTensor, LazyTensor } from '../host-tensor.js';
 
@@ -47,15 +47,6 @@ export async function bytesOf(
   room?: PartRoom,
 ): Promise<Uint8Array> {
   return convertBytes(await entryBytes(name, entry, part, room), entry.dtype as DType, dtype);
-}
-
-/**
- * Waits until what is written into a storage goes right there. Bytes that wait in the queue behind
- * work that uses it are copies, which stay as long as those of Note [one room].
- */
-export async function whenSettled(storage: Storage): Promise<void> {
-  const { backend } = storage.device;
-  await (backend.settle?.(storage.view().buffer) ?? backend.whenWritable?.());
 }
 
 /**

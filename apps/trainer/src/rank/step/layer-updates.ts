@@ -2,26 +2,11 @@
 // the weights is kept for it: what AdamW has just done follows from its averages, in passes over a
 // few megabytes at a time.
 
-import type { ProcessGroup } from '@shardweave/collectives';
 import { pow64 } from '@shardweave/dtypes/float64';
 import type { AdamOptions, AdamW, Module } from '@shardweave/nn';
 import { flatHomeOf } from '@shardweave/nn/flat';
-import {
-  add,
-  affine,
-  cast,
-  cat,
-  type Device,
-  div,
-  mul,
-  reshape,
-  sqrt,
-  square,
-  sum,
-  Tensor,
-} from '@shardweave/tensor-core';
-import { sumAllOverRanks } from '../strategies/sum-over-ranks.js';
-import { groupsOf } from './layer-norms.js';
+import { add, affine, cast, type Device, div, mul, sqrt, Tensor } from '@shardweave/tensor-core';
+import { groupsOf, layerNorms } from './layer-norms.js';
 
 /** The most elements of a pass: 4 MiB of each of the few tensors that it makes. */
 const PASS_ELEMENTS = 2 ** 20;
@@ -30,8 +15,18 @@ interface LayerUpdatesOptions {
   readonly device: Device;
   readonly module: Module;
   readonly optimizer: AdamW;
-  /** The group of all ranks of the job. */
-  readonly group: ProcessGroup;
+}
+
+/** Elements of a flat. */
+interface Run {
+  readonly start: number;
+  readonly length: number;
+}
+
+/** What a step has taken from some elements, and what they were before. */
+interface Pass {
+  readonly update: Tensor;
+  readonly before: Tensor;
 }
 
 /** The updates of one step; made before it. */
@@ -51,63 +46,53 @@ export class LayerUpdates {
   }
 
   /**
-   * The norm of each group's update over that of its weights before it. A group of which something
-   * rests off the device has none: its averages would have to come back. Collective where ranks
-   * have parts of parameters.
+   * The norm of each group's update over that of its weights before it, by the sums of gradNorm, so
+   * that neither shards nor ranks show. Gradients are lost: what is summed takes their place. A
+   * group of which something rests off the device has none, for its averages would have to come
+   * back. Collective.
    */
   async ratios(): Promise<ReadonlyMap<string, number>> {
-    const { device, group } = this.#options;
-    const groups = [...this.#groups];
-    const away = groups.filter(([{ piece }]) => piece && flatHomeOf(piece.flat) !== undefined);
-    const names = new Set(groups.map(([, name]) => name));
-    for (const [, name] of away) {
-      names.delete(name);
+    const isAway = ({ piece }: Tensor) => piece && flatHomeOf(piece.flat) !== undefined;
+    const away = new Set(
+      [...this.#groups].flatMap(([parameter, name]) => (isAway(parameter) ? name : [])),
+    );
+    if ([...this.#groups.values()].every((name) => away.has(name))) {
+      return new Map();
     }
-    const squares = await device.scope(() => device.noGrad(() => this.#squares([...names])));
-    if (groups.some(([parameter]) => isSharded(parameter))) {
-      await sumAllOverRanks(squares, group, 'updates');
-    }
-    const ratio = (i: number) => Math.sqrt(squares[2 * i]! / squares[2 * i + 1]!);
-    const all = [...names].map((name, i) => [name, ratio(i)] as const);
-    return new Map(all.filter(([, value]) => Number.isFinite(value))); // new adapters are zeros
+    const updates = await this.#norms(({ update }) => update);
+    const weights = await this.#norms(({ before }) => before);
+    const all = [...updates].map(([name, norm]) => [name, norm / weights.get(name)!] as const);
+    // New adapters are zeros.
+    return new Map(all.filter(([name, ratio]) => !away.has(name) && Number.isFinite(ratio)));
   }
 
-  /** What this rank adds for each group: squares of the update and of the weights before it. */
-  async #squares(names: readonly string[]): Promise<Float32Array> {
-    const { device, optimizer } = this.#options;
-    const sums = names.flatMap(() => [device.zeros([1]), device.zeros([1])]);
+  /** The norms of what `of` takes of each pass, by group. */
+  async #norms(of: (pass: Pass) => Tensor): Promise<ReadonlyMap<string, number>> {
+    const { device, module, optimizer } = this.#options;
     for (const { params, ...options } of optimizer.groups) {
       for (const parameter of params) {
-        const at = 2 * names.indexOf(this.#groups.get(parameter)!);
+        const { grad } = parameter.piece?.flat ?? parameter;
         const { start, length } = parameter.piece ?? { start: 0, length: parameter.size };
-        for (let done = 0; at >= 0 && done < length; done += PASS_ELEMENTS) {
+        for (let done = 0; grad !== undefined && done < length; done += PASS_ELEMENTS) {
           const run = { start: start + done, length: Math.min(PASS_ELEMENTS, length - done) };
-          const found = device.scope(() => this.#pass(parameter, run, options));
-          found.forEach((squares, i) => {
-            sums[at + i] = add(sums[at + i]!, squares);
-          });
+          device.noGrad(() =>
+            device.scope(() => {
+              device.copyInto(partOf(grad, run), of(this.#pass(parameter, run, options)));
+            }),
+          );
         }
       }
     }
-    if (sums.length === 0) {
-      return new Float32Array();
-    }
-    return new Float32Array((await cat(sums, { axis: 0 }).toBytes()).slice().buffer);
+    return (await layerNorms(module)).groups;
   }
 
-  #pass(
-    parameter: Tensor,
-    { start, length }: { readonly start: number; readonly length: number },
-    { lr, betas, eps, weightDecay }: AdamOptions,
-  ): [update: Tensor, weights: Tensor] {
+  #pass(parameter: Tensor, run: Run, { lr, betas, eps, weightDecay }: AdamOptions): Pass {
     const { optimizer } = this.#options;
     const { flat } = parameter.piece ?? { flat: parameter };
-    const part = ({ storage, offset }: Tensor) => new Tensor(storage, [length], offset + start);
-    const squares = (x: Tensor) => reshape(sum(square(x)), [1]);
-    const weights = cast(part(flat), 'f32');
+    const weights = cast(partOf(flat, run), 'f32');
     const steps = stepsOf(parameter, optimizer);
     if (steps === this.#stepsBefore.get(parameter) || lr === 0) {
-      return [parameter.device.zeros([1]), squares(weights)];
+      return { update: parameter.device.zeros([run.length]), before: weights };
     }
     const { tensors } = optimizer.stateOf(flat)!;
     const [correction1, correction2] = betas.map((beta) => 1 - pow64(beta, steps)) as [
@@ -117,21 +102,21 @@ export class LayerUpdates {
     // Adam's part is lr * m / correction1 / (sqrt(v / correction2) + eps), and what the weights
     // were is (weights + that) / (1 - lr * weightDecay).
     const rate = lr / correction1;
-    const root = sqrt(part(tensors.get('expAvgSq')!));
+    const root = sqrt(partOf(tensors.get('expAvgSq')!, run));
     const divisor = affine(root, 1 / (Math.sqrt(correction2) * rate), eps / rate);
-    const moved = div(part(tensors.get('expAvg')!), divisor);
+    const moved = div(partOf(tensors.get('expAvg')!, run), divisor);
     const decay = lr * weightDecay;
     const before = mul(add(weights, moved), 1 / (1 - decay));
     const update = decay === 0 ? moved : add(moved, mul(before, decay));
-    return [squares(update), squares(before)];
+    return { update, before };
   }
+}
+
+function partOf({ storage, offset }: Tensor, { start, length }: Run): Tensor {
+  return new Tensor(storage, [length], offset + start);
 }
 
 function stepsOf(parameter: Tensor, optimizer: AdamW): number {
   const state = optimizer.stateOf(parameter.piece?.flat ?? parameter);
   return state?.progressOf(parameter).step ?? 0;
-}
-
-function isSharded({ piece }: Tensor): boolean {
-  return (piece?.numShards ?? 1) > 1;
 }

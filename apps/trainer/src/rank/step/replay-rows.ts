@@ -40,6 +40,7 @@ export async function replayRows(options: ReplayRowsOptions, step: number): Prom
           if (rank === owner) {
             onRow({
               row: first + row,
+              origin: data.originOf(step, first + row),
               loss: loss / targetsIn(alone),
               targets: targetsIn(alone),
               gradNorm: norm / lossScale,

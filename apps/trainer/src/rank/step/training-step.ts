@@ -123,7 +123,7 @@ export class TrainingStep {
     step: number,
     lossScale: number,
   ): Promise<Pick<StepOutcome, 'gradNorm' | 'groups' | 'isSkipped'>> {
-    const { config, device, strategy, group, onPhase, uncounted = runIt } = this.#options;
+    const { config, device, strategy, onPhase, uncounted = runIt } = this.#options;
     const { module, optimizer } = strategy;
     onPhase?.('norm');
     // All ranks have the same norm, so they agree on what to skip without asking each other.
@@ -134,7 +134,7 @@ export class TrainingStep {
     onPhase?.('update');
     const updates =
       found.groups && !isSkipped && tellsUpdates(step + 1, config.steps)
-        ? new LayerUpdates({ device, group, module, optimizer })
+        ? new LayerUpdates({ device, module, optimizer })
         : undefined;
     if (!isSkipped) {
       await device.scope(async () => {
