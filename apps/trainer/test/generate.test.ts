@@ -27,7 +27,12 @@ import { writeDirectory } from '../src/files/write-file.js';
 import { Interrupt } from '../src/interrupt.js';
 import { adapterFiles } from '../src/model/adapter-directory.js';
 import { buildCommand } from './support/build-command.js';
-import { LETTERS, type LettersOptions, lettersDirectory } from './support/letters-tokenizer.js';
+import {
+  LETTERS,
+  LETTERS_CHAT,
+  type LettersOptions,
+  lettersDirectory,
+} from './support/letters-tokenizer.js';
 import { runCli } from './support/run-cli.js';
 import { writeModel } from './support/write-model.js';
 
@@ -110,13 +115,51 @@ describe('generate', () => {
     expect(out.slice(PROMPT.length + text.length)).toMatch(/^\n12 tokens, [\d.]+ tokens\/s\n$/);
   });
 
+  it('begins a conversation with --system and --tools', async () => {
+    const template = `{% if tools %}{{ 't:' + tools[0].name + '<end>' }}{% endif %}${LETTERS_CHAT}`;
+    const { directory } = await makeDirectory({ template });
+    const tools = join(directory, 'tools.json');
+    writeFileSync(tools, '[{ "name": "light" }]');
+    const chat = ['--model', directory, ...GREEDY, '--quiet', '--chat', '--system', 'Be brief.'];
+    const text = (rendered: string) =>
+      run(['--model', directory, ...GREEDY, '--quiet', '--prompt', rendered]);
+    const said = await run([...chat, '--tools', tools], { input: 'hi\n' });
+    const prompt = 't:light<end>s:Be brief.<end>\nu:hi<end>\na:';
+    expect(said).toEqual({ code: 0, out: `${(await text(prompt)).out}\n`, err: '' });
+    const bare = await run(chat, { input: 'hi\n' });
+    expect(bare.out).toBe(`${(await text(prompt.slice(12))).out}\n`);
+    expect(bare.out).not.toBe(said.out);
+  });
+
+  it('refuses what its template does not write, and tools that are none', async () => {
+    const { directory } = await makeDirectory({ template: "{{ 'a:' + messages[0].content }}" });
+    const file = (text: string) => {
+      writeFileSync(join(directory, 'tools.json'), text);
+      return ['--tools', join(directory, 'tools.json')];
+    };
+    const refused = async (flags: readonly string[]) => {
+      const { code, err } = await run(['--model', directory, ...flags], { input: 'hi\n' });
+      expect(code).toBe(2);
+      return err;
+    };
+    const chat = (flags: readonly string[]) => refused(['--chat', ...flags]);
+    expect(await chat(file('[{}]'))).toMatch(/--tools .*: .*template writes nothing of tools/);
+    expect(await chat(file('[{'))).toMatch(/--tools: .*tools\.json can't be read \(/);
+    expect(await chat(file('[]'))).toMatch(/holds no list of tools/);
+    expect(await chat(['--tools', '/nowhere'])).toMatch(/--tools: \/nowhere can't be read \(/);
+    expect(await refused(['--prompt', 'x', '--system', 's'])).toMatch(/--system is for --chat/);
+    const silent = await makeDirectory({ template: "{{ messages[-1].content + 'a:' }}" });
+    const system = await run(['--model', silent.directory, '--chat', '--system', 'Be brief.']);
+    expect(system.err).toMatch(/--system: .*template writes nothing of a system message/);
+  });
+
   it('draws by its flags, equal texts for equal seeds', async () => {
     const { directory, model } = await makeDirectory();
-    const rules = { temperature: 1.5, topK: 50, topP: 0.9, minP: 0.05 };
+    const rules = { temperature: 1.5, topK: 50, topP: 0.9, minP: 0.05, repetitionPenalty: 1.3 };
     const flags = (seed: number) => [
       ...['--model', directory, '--prompt', PROMPT, '--max-tokens', '12', '--quiet'],
       ...['--temperature', '1.5', '--top-k', '50', '--top-p', '0.9', '--min-p', '0.05'],
-      ...['--seed', String(seed)],
+      ...['--seed', String(seed), '--repetition-penalty', '1.3'],
     ];
     const drawn = await tokensOf(model, encode(PROMPT), { ...rules, seed: 7 });
     const first = await run(flags(7));

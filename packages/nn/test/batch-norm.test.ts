@@ -315,3 +315,45 @@ it('ResidualMlp has gradients of all its parameters', async () => {
     { step: 2e-3, tolerance: 5e-3 },
   );
 });
+
+it('parts of a batch belong to the handle that began last, and leave no memory behind', async () => {
+  const device = makeDevice();
+  const norm = new BatchNorm1d(device, { numFeatures: 3 });
+  const call = (seed: number) =>
+    device.noGrad(() =>
+      device.scope(async () => void (await norm.call(device.tensor(values(12, seed), [4, 3])))),
+    );
+  const tracked = async () => (await read(norm.numBatchesTracked!))[0];
+  const live = device.ledger.live().total;
+  const [former, batch] = [norm.beginBatch(), norm.beginBatch()];
+  former.abandon();
+  for (const seed of [1, 2, 3]) {
+    batch.beginPart();
+    await call(seed);
+  }
+  expect(await tracked()).toBe(0);
+  batch.end();
+  batch.abandon(); // does nothing
+  expect(await tracked()).toBe(1);
+  const whole = new BatchNorm1d(device, { numFeatures: 3 });
+  const rows = [1, 2, 3].flatMap((seed) => values(12, seed));
+  await device.noGrad(() =>
+    device.scope(async () => void (await whole.call(device.tensor(rows, [12, 3])))),
+  );
+  expectClose(await read(norm.runningMean!), await read(whole.runningMean!), 1e-6);
+  expectClose(await read(norm.runningVar!), await read(whole.runningVar!), 1e-6);
+  await call(4);
+  expect(await tracked()).toBe(2);
+  whole.dispose();
+  expect(device.ledger.live().total).toBe(live);
+});
+
+it.each(['f16', 'bf16'] as const)('in %s has results and gradients of its dtype', async (dtype) => {
+  const device = makeDevice();
+  const norm = new BatchNorm1d(device, { numFeatures: 3 }).to(dtype) as BatchNorm1d;
+  const x = device.tensor(values(12), [4, 3], { dtype, requiresGrad: true });
+  const out = await norm.call(x);
+  await sum(out).backward();
+  const found = [out, x.grad!, norm.weight!.grad!, norm.bias!.grad!];
+  expect(found.map((tensor) => tensor.dtype)).toEqual([dtype, dtype, dtype, dtype]);
+});

@@ -1,14 +1,17 @@
 import {
   clipCoefficient,
   clipGradNorm,
+  gradNorm,
   Linear,
   NnConfigError,
   packParameters,
   scaleGradients,
 } from '@shardweave/nn';
-import { Device, type Tensor } from '@shardweave/tensor-core';
+import { Device, sum, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
+import { makeFlat } from './support/flats.js';
+import { MapStore } from './support/map-store.js';
 import { RankedLinear } from './support/ranked-linear.js';
 import { expectClose, makeDevice, read, values } from './support/support.js';
 
@@ -25,6 +28,8 @@ function leaves(device: Device): Tensor[] {
     return leaf;
   });
 }
+
+const sumOf = async (model: Linear) => sum(await model.call(model.device.full([1, 2], 1)));
 
 async function normOf(params: readonly Tensor[]): Promise<number> {
   const gradients = await Promise.all(params.map(({ grad }) => (grad ? read(grad) : [])));
@@ -192,4 +197,67 @@ describe('scaleGradients', () => {
     await scaleGradients([leaf], device.full([1], 0.5));
     expect(await read(leaf.grad)).toEqual(gradient.map((value) => value * 0.5));
   });
+});
+
+it('a norm counts a parameter once, in any order, also what was frozen since, and dirty memory not', async () => {
+  const device = makeDevice();
+  const model = new Linear(device, { inFeatures: 2, outFeatures: 3 });
+  packParameters(model);
+  const { weight, bias } = model;
+  await device.scope(async () => device.backward(await sumOf(model)));
+  const [plain, without] = leaves(device).slice(2) as [Tensor, Tensor];
+  const all = [weight, bias!, plain, without];
+  const expected = Math.hypot(
+    ...(await read(weight.piece!.flat.grad!)),
+    ...(await read(plain.grad!)),
+  );
+  const dirty = device.full([64], 1e9);
+  dirty.dispose();
+  for (const list of [all, all.toReversed(), [...all, ...all]]) {
+    expectClose([await gradNorm(list)], [expected], 1e-6);
+    const { norm } = await clipGradNorm(list, 1);
+    expectClose([await norm.item()], [expected], 1e-6);
+  }
+  plain.requiresGrad = false;
+  bias!.requiresGrad = false;
+  expectClose([await gradNorm(all)], [expected], 1e-6);
+});
+
+it('a bound that is too small for f32, and norms without an end, have factors of their own', () => {
+  expect(clipCoefficient(1, 2 ** -130)).toBe(0);
+  expect(clipCoefficient(2 ** 100, 2 ** -60)).toBe(0);
+  expect(clipCoefficient(Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY)).toBe(1);
+  expect(clipCoefficient(Number.POSITIVE_INFINITY, 1)).toBe(0);
+  expect(clipCoefficient(0, 1)).toBe(1);
+});
+
+it.each([1, 2, 3, Number.POSITIVE_INFINITY])(
+  'a norm of the power %d clips by itself',
+  async (normType) => {
+    const device = makeDevice();
+    const params = leaves(device);
+    const gradients = await Promise.all(params.map(({ grad }) => (grad ? read(grad) : [])));
+    const all = gradients.flat().map(Math.abs);
+    const expected =
+      normType === Number.POSITIVE_INFINITY
+        ? Math.max(...all)
+        : all.reduce((total, value) => total + value ** normType, 0) ** (1 / normType);
+    const { norm, scale } = await clipGradNorm(params, 0.25, { normType, unscale: 0.5 });
+    const found = [await norm.item(), await scale.item()];
+    expectClose(found, [expected / 2, (0.5 * 0.25) / (expected / 2 + 1e-6)], 1e-5);
+  },
+);
+
+it('a norm that fails leaves no memory behind, and its parameters free for the next', async () => {
+  const device = makeDevice();
+  const store = new MapStore();
+  const { flat, addGradient } = await makeFlat(device, store);
+  await addGradient(3);
+  const before = device.memory().live.total;
+  store.failing = (call) => call.startsWith('read');
+  await expect(clipGradNorm([flat], 1)).rejects.toThrow('refused');
+  await expect(gradNorm([flat])).rejects.toThrow('refused');
+  expect(device.memory().live.total).toBe(before);
+  store.failing = () => false;
+  expect(await gradNorm([flat])).toBeGreaterThan(0);
 });

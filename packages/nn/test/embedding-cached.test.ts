@@ -8,7 +8,7 @@ import {
   embedDocuments,
   infoNce,
 } from '@shardweave/nn/embedding';
-import type { Device } from '@shardweave/tensor-core';
+import type { Device, Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { errorOf, expectClose, onRanks } from '../../../tooling/test-kit/index.ts';
 import { makeDevice } from './support/support.js';
@@ -178,7 +178,10 @@ describe('cachedInfoNce', () => {
     const alone = await oneProcess();
     await onRanks(1, async ({ device }) => {
       const model = makeModel(device);
+      const widths = new Set<number>();
+      model.aroundForward({ before: ([ids]) => void widths.add((ids as Tensor).shape[1]!) });
       await cachedInfoNce(model, WHOLE, { ...OPTIONS, chunkSize: 3, rowLength: 7 });
+      expect([...widths]).toEqual([7]);
       expectClose(await gradientsOf(model), alone.gradients, 1e-6);
     });
   });

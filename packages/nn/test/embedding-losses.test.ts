@@ -9,7 +9,7 @@ import {
   marginMseLoss,
   tripletLoss,
 } from '@shardweave/nn/embedding';
-import type { Device, Tensor } from '@shardweave/tensor-core';
+import { cast, type Device, type Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
 import { errorOf } from '../../../tooling/test-kit/index.ts';
 import { expectClose, makeDevice, read } from './support/support.js';
@@ -69,6 +69,45 @@ it.each(cases)('$name is the loss of PyTorch, and so are its gradients', async (
   expect(found.map(([name]) => name)).toEqual(Object.keys(expected.gradients));
   for (const [name, { grad }] of found) {
     expectClose(await read(grad!), expected.gradients[name as Name]!, 2e-6);
+  }
+  device.dispose();
+});
+
+it.each(Object.entries(LOSSES))(
+  '%s of embeddings in bf16 is that of their numbers in f32',
+  async (_, lossOf) => {
+    const device = makeDevice();
+    const leaves = Object.entries(leavesOn(device));
+    const on = (dtype: 'f32' | 'bf16') =>
+      Object.fromEntries(
+        leaves.map(([name, rows]) => [name, cast(cast(rows, 'bf16'), dtype)]),
+      ) as Rows;
+    const [half, whole] = [await lossOf(on('bf16')), await lossOf(on('f32'))];
+    expect(half.dtype).toBe('f32');
+    expect(await read(half)).toEqual(await read(whole));
+    device.dispose();
+  },
+);
+
+it('losses have their defaults where an option is left out', async () => {
+  const device = makeDevice();
+  const { queries, documents, far } = leavesOn(device);
+  const pairs = [
+    [
+      () => infoNce(queries, documents),
+      () => infoNce(queries, documents, { temperature: 0.05, symmetric: false }),
+    ],
+    [
+      () => coSentLoss(queries, documents, scores),
+      () => coSentLoss(queries, documents, scores, { scale: 20 }),
+    ],
+    [
+      () => tripletLoss([queries, documents, far]),
+      () => tripletLoss([queries, documents, far], { margin: 5 }),
+    ],
+  ] as const;
+  for (const [usual, told] of pairs) {
+    expect(await read(await usual())).toEqual(await read(await told()));
   }
   device.dispose();
 });

@@ -1,12 +1,14 @@
 // Embeddings of documents: their pooled rows against loops in float64, documents packed in a row
 // against those alone, and the rows of a decoder before its head.
 
-import { Decoder, Gpt2, type LanguageModel } from '@shardweave/nn';
+import { checkpoint, Decoder, Gpt2, type LanguageModel, type Module } from '@shardweave/nn';
 import {
   type EmbeddingBodyOptions,
+  type EmbeddingCallOptions,
   EmbeddingModel,
   Encoder,
   embedDocuments,
+  SequenceClassifier,
 } from '@shardweave/nn/embedding';
 import { type Device, linear, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
@@ -169,6 +171,43 @@ describe('EmbeddingModel', () => {
         1e-6,
       );
       expect(shapes).toEqual([[2, 6]]); // The first three documents fill a row.
+      device.dispose();
+    },
+  );
+
+  it.each([[[[2, 1], []]], [[[4], []]], [[[1, 1, 2], [4]]], [[[3], [4]]]])(
+    'gives documents of the lengths %j what each has alone, over any body',
+    async (lengths) => {
+      const device = makeDevice();
+      const labels = ['a', 'b'];
+      const pooler = (on: Device) =>
+        new Encoder(on, { ...encoder(on).config, add_pooling_layer: true }, { seed: 3 });
+      const models: Module<[ids: Tensor, options?: EmbeddingCallOptions], Tensor>[] = [
+        new EmbeddingModel(decoder(device), { pooling: 'last', normalize: false }),
+        new EmbeddingModel(encoder(device), { pooling: 'mean', dimensions: 3 }),
+        new EmbeddingModel(checkpoint(encoder(device)), { pooling: 'cls' }),
+        new SequenceClassifier(pooler(device), { labels }),
+        new SequenceClassifier(checkpoint(decoder(device)), { labels }),
+      ];
+      const rows = lengths.map((_, row) => [5, 1, 7, 2].map((id) => id + row));
+      for (const model of models) {
+        const call = async (given: number[][], options?: EmbeddingCallOptions) => {
+          const ids = device.tensor(Uint32Array.from(given.flat()), [
+            given.length,
+            given[0]!.length,
+          ]);
+          return read(await model.call(ids, options));
+        };
+        const alone: number[] = [];
+        for (const [row, own] of lengths.entries()) {
+          let start = 0;
+          for (const length of own) {
+            alone.push(...(await call([rows[row]!.slice(start, start + length)])));
+            start += length;
+          }
+        }
+        expectClose(await call(rows, { lengths }), alone, 1e-6);
+      }
       device.dispose();
     },
   );

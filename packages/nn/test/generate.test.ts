@@ -262,6 +262,17 @@ describe('generate', () => {
     expect(seen).toEqual([[3], [4]]);
   });
 
+  it('makes tokens that it was shown less likely, each once', async () => {
+    const drawn = (logits: number[], prompt: number[], repetitionPenalty: number) => {
+      const row = Float32Array.from(logits);
+      const options = { maxTokens: 4, temperature: 0, repetitionPenalty };
+      return all(generate(async () => row, prompt, options));
+    };
+    expect(await drawn([-4, 2, 1.5, -1], [3], 1)).toEqual([1, 1, 1, 1]);
+    expect(await drawn([-4, 2, 1.5, -1], [3], 1.6)).toEqual([1, 2, 1, 1]); // 1.25 beside 0.94
+    expect(await drawn([-1, -1.2, -9], [0], 1.5)).toEqual([1, 0, 0, 0]); // -1.5 beside -1.8
+  });
+
   it('draws equal tokens for equal seeds, and others for others', async () => {
     const flat = async () => new Float32Array(1000);
     const drawn = (seed: number) => all(generate(flat, [0], { maxTokens: 50, seed }));
@@ -286,6 +297,7 @@ describe('generate', () => {
       { minP: 2 },
       { stop: ['a'] },
       { context: 0 },
+      { repetitionPenalty: 0 },
       { beams: 3 },
     ]) {
       await expect(first([1], options)).rejects.toThrow(NnConfigError);
@@ -312,6 +324,30 @@ describe('KeyValueCache', () => {
     ).rejects.toThrow(/inside device.noGrad/);
     expect(() => new KeyValueCache(device, { capacity: 0 })).toThrow(NnConfigError);
     expect(cache.length).toBe(0);
+  });
+
+  it('is empty once it was disposed, and may be filled again', async () => {
+    const { device, model } = open(config);
+    const cache = new KeyValueCache(device, { capacity: 8 });
+    const logitsAfter = nextLogits(model, { cache });
+    const first = await logitsAfter(PROMPT);
+    cache.dispose();
+    expect([cache.length, cache.tokens]).toEqual([0, []]);
+    expect(await logitsAfter(PROMPT)).toEqual(first);
+    expect(cache.tokens).toEqual(PROMPT);
+    cache.dispose();
+  });
+
+  it('runs nothing of a prompt that is too long for it', async () => {
+    const { device, model } = open(config);
+    using cache = new KeyValueCache(device, { capacity: 4 });
+    let calls = 0;
+    model.aroundForward({ before: () => void calls++ });
+    const logitsAfter = nextLogits(model, { cache, chunk: 2 });
+    await expect(logitsAfter(PROMPT)).rejects.toThrow(/at most 4 tokens, its capacity, got 5/);
+    expect([calls, cache.length]).toEqual([0, 0]);
+    await logitsAfter(PROMPT.slice(0, 4));
+    expect(calls).toBe(2);
   });
 
   it.each(FAMILIES)('counts the positions of %s on, up to its last one', async (_, family) => {

@@ -95,3 +95,35 @@ describe('GradScaler', () => {
     expect(resumed.factor).toBe(65536);
   });
 });
+
+it('calls out of turn are refused, and change nothing', async () => {
+  const device = makeDevice();
+  const [x] = [device.tensor([1, 1], [2], { requiresGrad: true })];
+  const scaler = new GradScaler([x!], { initScale: 4, growthInterval: 2 });
+  const optimizer = new Sgd([x!], { lr: 1 });
+  const gradient = () => {
+    x!.grad = device.full([2], 8);
+  };
+  expect(() => scaler.update()).toThrow('to be unscaled or stepped since the last update');
+  gradient();
+  await scaler.unscale(optimizer);
+  await expect(scaler.unscale(optimizer)).rejects.toThrow('got one that was unscaled');
+  expect(await read(x!.grad!)).toEqual([2, 2]);
+  expect(await scaler.step(optimizer, { gradScale: device.full([1], 0.5) })).toBe(true);
+  expect(await read(x!)).toEqual([0, 0]);
+  await expect(scaler.step(optimizer)).rejects.toThrow('got a second one');
+  await expect(scaler.unscale(optimizer)).rejects.toThrow('got one that was stepped');
+  expect(await read(x!)).toEqual([0, 0]);
+  scaler.update();
+  expect(scaler.stateDict()).toEqual({ scale: 4, growthTracker: 1 });
+  expect(() => scaler.update()).toThrow('to be unscaled or stepped since the last update');
+  scaler.update(false); // which needs no turn
+  expect(scaler.stateDict()).toEqual({ scale: 8, growthTracker: 0 });
+  gradient();
+  x!.grad = device.tensor([1, Number.NaN]);
+  expect(await scaler.step(optimizer)).toBe(false);
+  scaler.update();
+  expect(scaler.stateDict()).toEqual({ scale: 4, growthTracker: 0 });
+  gradient();
+  expect(await scaler.step(optimizer)).toBe(true); // the overflow was of the step before
+});

@@ -1,4 +1,6 @@
 import {
+  AddLayerNorm,
+  AddRmsNorm,
   Conv1D,
   Dropout,
   Embedding,
@@ -362,3 +364,32 @@ function product(
     return total;
   });
 }
+
+it('options of norms and dropout count at their ends, too', async () => {
+  const device = makeDevice();
+  const x = device.tensor([0, 1e-3], [1, 2]);
+  const exact = new LayerNorm(device, { normalizedShape: 2, eps: 0 });
+  expectClose(await read(await exact.call(x)), [-1, 1], 1e-5);
+  const row = [3e-3, 4e-3];
+  const small = device.tensor(row, [1, 2]);
+  const rms = (eps: number) => row.map((value) => value / Math.sqrt(12.5e-6 + eps));
+  for (const [eps, expected] of [
+    [0, rms(0)],
+    [undefined, rms(1e-6)],
+    [1e-3, rms(1e-3)],
+  ] as const) {
+    const options = { normalizedShape: 2, ...(eps !== undefined && { eps }) };
+    expectClose(await read(await new RmsNorm(device, options).call(small)), expected, 1e-5);
+    const { norm, sum: same } = await new AddRmsNorm(device, options).call(small);
+    expectClose(await read(norm), expected, 1e-5);
+    expectClose(await read(same), row, 1e-6);
+  }
+  const added = new AddLayerNorm(device, { normalizedShape: 2, eps: 1e-2 });
+  const layer = new LayerNorm(device, { normalizedShape: 2, eps: 1e-2 });
+  const { norm } = await added.call(small, x);
+  expectClose(await read(norm), await read(await layer.call(add(small, x))), 1e-6);
+  const idle = new Dropout(device, { p: 0 });
+  expect([idle.isIdle, idle.forward(x) === x]).toEqual([true, true]);
+  const drop = new Dropout(device, { p: 0.5 });
+  expect([drop.isIdle, drop.eval().isIdle, drop.forward(x) === x]).toEqual([false, true, true]);
+});

@@ -1,3 +1,4 @@
+import { fromF32Array } from '@shardweave/dtypes';
 import {
   AdamW,
   applyLora,
@@ -7,7 +8,7 @@ import {
   type LoraConfig,
   loadStateDict,
   loraLayers,
-  type Module,
+  Module,
   mergeAdapters,
   NnConfigError,
   packParameters,
@@ -290,6 +291,33 @@ describe('what cannot be adapted', () => {
     expect(() => body(MODELS.llama!(makeDevice()))).toThrow(NnConfigError);
   });
 
+  it('names are those of whole parts of paths, and modes, names and seeds are those of layers', async () => {
+    const model = MODELS.llama!(makeDevice());
+    expect(() => applyLora(model, { rank: 1, targets: ['proj'] })).toThrow("got 'proj'");
+    const layer = () => new Linear(model.device, { inFeatures: 3, outFeatures: 3 });
+    const Named = class extends Module<[], void> {
+      readonly parts = ['head', 'header', 'body', 'tail'].map((name) => this.child(name, layer()));
+      forward(): void {}
+    };
+    const named = new Named(model.device);
+    named.children().get('body')!.eval();
+    const config = applyLora(named, { rank: 2, seed: 7, modulesToSave: ['head'] });
+    expect(config).toEqual({
+      ...{ rank: 2, alpha: 4, dropout: 0 },
+      ...{ layers: ['header', 'body', 'tail'], modulesToSave: ['head'] },
+    });
+    const adapted = loraLayers(named);
+    expect([...adapted.keys()]).toEqual(config.layers);
+    expect([...adapted.values()].map(({ isTraining }) => isTraining)).toEqual([true, false, true]);
+    const trained = named.namedParameters().filter(([, { requiresGrad }]) => requiresGrad);
+    expect(trained.map(([name]) => name).filter((name) => !name.includes('lora_'))).toEqual([
+      ...['head.weight', 'head.bias'],
+    ]);
+    expect(trained.every(([name, tensor]) => tensor.name === name)).toBe(true);
+    const drawn = [...adapted.values()].map(async ({ loraA }) => (await read(loraA.weight)).join());
+    expect(new Set(await Promise.all(drawn)).size).toBe(3);
+  });
+
   it('leaves a model as it was', () => {
     const model = MODELS.llama!(makeDevice());
     expect(() => applyLora(model, { rank: 1, targets: ['q_proj', 'other'] })).toThrow();
@@ -324,7 +352,36 @@ describe('what cannot be adapted', () => {
     expect(merge(new Map([['x.weight', tensor([3, 5])]]))).toThrow(StateDictError);
     expect(merge(new Map([['x.weight', tensor([3, 4])]]))).not.toThrow();
     expect(merge(new Map([['x.weight', tensor([4, 3])]]))).toThrow(/\[3, 4\] in floats/);
+    adapters.set('x.lora_B.weight', tensor([3, 5]));
+    expect(merge(new Map([['x.weight', tensor([3, 4])]]))).toThrow(
+      /adapters \[2, 4\] and \[3, 5\]/,
+    );
   });
+
+  it.each(['f32', 'bf16'] as const)(
+    'merging rounds once to %s, and holds nothing',
+    async (dtype) => {
+      const device = makeDevice();
+      const entry = (shape: number[], numbers: number[], as: 'f32' | 'bf16' = 'f32') => ({
+        ...{ dtype: as, shape, data: fromF32Array(Float32Array.from(numbers), as) },
+        read: async () => fromF32Array(Float32Array.from(numbers), as),
+      });
+      const adapters = new Map([
+        ['x.lora_A.weight', entry([1, 2], [1, 2])],
+        ['x.lora_B.weight', entry([3, 1], [1, 2, 3], 'bf16')],
+      ]);
+      const base = new Map([
+        ['x.weight', entry([3, 2], [1, 1, 1, 1, 1, 1], dtype)],
+        ['y.weight', entry([1], [7])],
+      ]);
+      const merged = mergeAdapters(base, adapters, { device, scale: 0.5 });
+      expect(merged.get('y.weight')).toBe(base.get('y.weight'));
+      const { dtype: as, shape, read: bytes } = merged.get('x.weight')!;
+      expect([as, shape]).toEqual([dtype, [3, 2]]);
+      expect(await bytes()).toEqual(fromF32Array(Float32Array.of(1.5, 2, 2, 3, 2.5, 4), dtype));
+      expect(device.memory().live.total).toBe(0);
+    },
+  );
 });
 
 describe("PEFT's files", () => {

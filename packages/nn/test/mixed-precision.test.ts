@@ -288,6 +288,13 @@ describe('the copies', () => {
       await loadStateDict(net, state);
       await expect(loss.backward()).rejects.toThrow('loadStateDict');
     });
+    const store = piecesIn(createHostStore());
+    await saveCheckpoint(net, store);
+    await device.scope(async () => {
+      const loss = sum(await net.call(input(device, 1)));
+      await loadCheckpoint(net, store);
+      await expect(loss.backward()).rejects.toThrow('loadCheckpoint');
+    });
   });
 
   it('are no longer made when the pack is disposed', async () => {
@@ -445,6 +452,16 @@ describe('memory', () => {
 
   it('has a flat for each 8 Mi elements', () => {
     expect(large().flats.map(({ size }) => size)).toEqual([SIZE, SIZE, SIZE]);
+  });
+
+  it('has several smaller parameters in a flat', () => {
+    const device = new Device(createDryBackend(createReferenceBackend()));
+    const layers = Array.from(
+      { length: 5 },
+      () => new Linear(device, { inFeatures: 2048, outFeatures: 2048, bias: false }),
+    );
+    const { flats } = packParameters(new Sequential(device, layers), { computeDType: 'bf16' });
+    expect(flats.map(({ size }) => size)).toEqual([SIZE, SIZE, SIZE / 2]);
   });
 
   it('holds of gradients no more than f32 ones and the 16-bit sum of a flat', async () => {

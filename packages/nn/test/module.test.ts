@@ -1,4 +1,14 @@
-import { Dropout, isModule, Linear, Module, NnConfigError, Sequential } from '@shardweave/nn';
+import {
+  Dropout,
+  isModule,
+  Linear,
+  Module,
+  ModuleList,
+  MultiheadAttention,
+  NnConfigError,
+  packParameters,
+  Sequential,
+} from '@shardweave/nn';
 import { type Device, mean, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { makeDevice, read } from './support/support.js';
@@ -104,6 +114,31 @@ describe('Module', () => {
     remove();
     await net.call(device.zeros([3, 2]));
     expect(seen).toEqual(['before', 'after 3,2']);
+    net.aroundForward({ before: () => void seen.push('another') });
+    remove(); // again, which removes nothing else
+    await net.call(device.zeros([3, 2]));
+    expect(seen.slice(2)).toEqual(['another']);
+  });
+
+  it('puts a wrapper into every property that has the child, whatever its name', () => {
+    const device = makeDevice();
+    const block = new MultiheadAttention(device, { embedDim: 4, numHeads: 1 });
+    const wrapper = new Wrapper(block.cAttn);
+    block.replaceChild('c_attn', wrapper);
+    expect(block.cAttn as unknown).toBe(wrapper);
+    expect(() => block.replaceChild('cAttn', wrapper)).toThrow(RangeError);
+  });
+
+  it('has a module that stands in two places once, and frees its gradients with it', async () => {
+    const device = makeDevice();
+    const shared = new Linear(device, { inFeatures: 2, outFeatures: 2 });
+    const model = new Sequential(device, [shared, new Wrapper(shared)]);
+    expect(model.namedModules().map(([path]) => path)).toEqual(['', '0', '1']);
+    expect(model.namedParameters().map(([path]) => path)).toEqual(['0.weight', '0.bias']);
+    await device.scope(async () => mean(await model.call(device.full([1, 2], 1))).backward());
+    expect(shared.weight.grad).toBeDefined();
+    model.dispose();
+    expect(device.ledger.live().total).toBe(0);
   });
 
   it('gives the arguments before forward, and calls again when its scope has ended', async () => {
@@ -169,6 +204,28 @@ describe('to', () => {
     expect(() => net.to('f16')).toThrow(NnConfigError);
     expect(net.parameters().every(({ dtype }) => dtype === 'f32')).toBe(true);
   });
+
+  it('refuses packed parameters, and casts nothing then', () => {
+    const net = new Net(makeDevice());
+    packParameters(net.second);
+    expect(() => net.to('f16')).toThrow("a sharded or packed parameter at 'second.weight'");
+    expect(new Set(net.parameters().map(({ dtype }) => dtype))).toEqual(new Set(['f32']));
+  });
+});
+
+it('a list of modules has them by index, from the end too, and what has taken their place', async () => {
+  const device = makeDevice();
+  const [first, second] = [new Dropout(device, { p: 0 }), new Dropout(device, { p: 0.5 })];
+  const list = new ModuleList(device, [first, second]);
+  expect([list.length, [...list]]).toEqual([2, [first, second]]);
+  expect([0, 1, -1, -2, 2, -3].map((index) => list.at(index))).toEqual([
+    ...[first, second, second, first],
+    ...[undefined, undefined],
+  ]);
+  const wrapper = new Wrapper(second);
+  list.replaceChild('1', wrapper);
+  expect(list.at(-1)).toBe(wrapper);
+  await expect(list.call()).rejects.toThrow('a call of a module in it');
 });
 
 it('zeroGrad clears what holds a gradient in the place of its parameter', () => {

@@ -65,6 +65,13 @@ describe('optimizer state dicts', () => {
     await expect(optimizer.loadStateDict({ ...dict, state }, named(params))).rejects.toMatchObject({
       mismatched: ['p0'],
     });
+    const short = [...tensors].map(
+      ([name, each]) => [name, { ...each, data: each.data.subarray(4) }] as const,
+    );
+    state.set('p0', { step, tensors: new Map(short) });
+    await expect(optimizer.loadStateDict({ ...dict, state }, named(params))).rejects.toMatchObject({
+      mismatched: ['p0'],
+    });
   });
 
   describe('give the options of groups', () => {
@@ -89,6 +96,7 @@ describe('optimizer state dicts', () => {
       ['of other order', [[0, 1], [2]], [[2], [1, 0]], [11, 10]],
       ['with parameters that are frozen now, or new', [[0, 1], [2]], [[2], [0]], [11, 10]],
       ['with new parameters', [[0], [2]], [[2], [1, 0]], [11, 10]],
+      ['beside a saved one without parameters', [[0, 1, 2], []], [[0, 1, 2]], [10]],
       ['without parameters, in order', [[], [0, 1, 2], []], [[0, 1, 2], [], []], [11, 10, 12]],
     ])('groups %s get their options', async (_, saved, own, lrs) => {
       expect(await lrsOf(saved, own)).toEqual(lrs);

@@ -279,3 +279,85 @@ it('a step says that the values changed, so that copies of before are stale', as
   await new AdamW([stepped!, still!]).step();
   expect(versions()).toEqual([before[0]! + 1, before[1]!]);
 });
+
+it('momentum that is switched off and on again goes on from what it was', async () => {
+  const device = makeDevice();
+  const param = device.zeros([1], { requiresGrad: true });
+  const optimizer = new Sgd([param], { lr: 1, momentum: 0.5 });
+  const positions: number[] = [];
+  for (const [gradient, momentum] of [
+    [1, 0.5],
+    [2, 0],
+    [4, 0.5],
+  ] as const) {
+    optimizer.groups[0]!.momentum = momentum;
+    param.grad = device.full([1], gradient);
+    await optimizer.step();
+    optimizer.zeroGrad();
+    positions.push(await param.item());
+  }
+  expect(positions).toEqual([-1, -3, -7.5]); // the last step is 0.5 * 1 + 4
+});
+
+it('parameters of one group and one count of steps, of which some have momentum, step apart', async () => {
+  const device = makeDevice();
+  const flat = device.zeros([256], { requiresGrad: true });
+  const params = [0, 128].map((start) => {
+    const param = device.zeros([128], { requiresGrad: true });
+    param.piece = { flat, start, length: 128 };
+    return param;
+  });
+  const optimizer = new Sgd(params, { lr: 1, momentum: 0.5, dampening: 0.5 });
+  const run = { length: 128, step: 3 };
+  await optimizer.writeFlatState(flat, {
+    runs: [
+      { ...run, start: 0, names: ['momentum'] },
+      { ...run, start: 128, names: [] },
+    ],
+    tensors: new Map([['momentum', new Uint8Array(new Float32Array(256).fill(8).buffer)]]),
+  });
+  flat.grad = device.full([256], 2);
+  await optimizer.step();
+  const moved = await read(flat);
+  expect([moved[0], moved[127], moved[128], moved[255]]).toEqual([-5, -5, -2, -2]);
+  expect((await optimizer.flatStateRuns(flat)).map(({ step, names }) => [step, names])).toEqual([
+    [4, ['momentum']],
+  ]);
+});
+
+it('a state that is written has zeros for what is not given', async () => {
+  const device = makeDevice();
+  const param = device.zeros([3], { requiresGrad: true });
+  const optimizer = new AdamW([param], { lr: 1 });
+  param.grad = device.full([3], 1);
+  await optimizer.step();
+  const { runs, tensors } = (await optimizer.readFlatState(param))!;
+  await optimizer.writeFlatState(param, { runs, tensors: new Map([...tensors].slice(0, 1)) });
+  const after = (await optimizer.readFlatState(param))!;
+  expect(after.tensors.get('expAvg')).toEqual(tensors.get('expAvg'));
+  expect(after.tensors.get('expAvgSq')).toEqual(new Uint8Array(12));
+});
+
+it.each(['f32', 'bf16'] as const)(
+  'a parameter within a larger storage is stepped there alone, in %s',
+  async (dtype) => {
+    const device = makeDevice();
+    const whole = device.tensor([1, 2, 3, 4, 5, 6, 7, 8], [8], { dtype }).keep();
+    const param = new Tensor(whole.storage, [2], 4, true);
+    for (const optimizer of [new Sgd([param], { lr: 1 }), new AdamW([param], { lr: 0 })]) {
+      param.grad = device.tensor([1, 2], [2], { dtype });
+      await optimizer.step();
+    }
+    expect(await read(whole)).toEqual([1, 2, 3, 4, 4, 4, 7, 8]);
+  },
+);
+
+it('options of a group that are undefined are the defaults', () => {
+  const [first] = leaves(makeDevice());
+  const group = { params: [first!], lr: undefined, weightDecay: 0.5 } as object;
+  expect(new AdamW([group as { params: Tensor[] }], { lr: 0.25 }).groups).toMatchObject([
+    { lr: 0.25, weightDecay: 0.5, eps: 1e-8, betas: [0.9, 0.999] },
+  ]);
+  expect(new Adam([first!]).groups[0]).toMatchObject({ lr: 1e-3, weightDecay: 0 });
+  expect(new AdamW([first!]).groups[0]).toMatchObject({ lr: 1e-3, weightDecay: 0.01 });
+});

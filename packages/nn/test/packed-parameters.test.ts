@@ -1,6 +1,6 @@
 // Parameters are packed into one flat for the optimizer.
 
-import { Adam, AdamW, Linear, packParameters, Sequential } from '@shardweave/nn';
+import { Adam, AdamW, Dropout, Linear, packParameters, Sequential } from '@shardweave/nn';
 import { type Device, mul, sum } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { makeDevice, read, values } from './support/support.js';
@@ -165,4 +165,48 @@ describe('packed parameters', () => {
     };
     expect(await train(true)).toEqual(await train(false));
   });
+});
+
+it('a gradient of some parameters has zeros for the others, whatever memory had before', async () => {
+  for (const computeDType of ['f32', 'bf16'] as const) {
+    const device = makeDevice();
+    const layers = [1, 2].map(
+      () => new Linear(device, { inFeatures: 128, outFeatures: 1, bias: false }),
+    );
+    const net = new Sequential(device, layers);
+    const flat = packParameters(net, { computeDType }).flats[0]!;
+    for (const dtype of ['f32', computeDType] as const) {
+      const dirty = device.storage(flat.size, dtype, 'gradient');
+      dirty.fill();
+      device.backend.run('fill', { out: dirty.view(), value: 7 });
+      dirty.release();
+    }
+    net.aroundForward({ before: ([x]) => [x] });
+    await device.scope(async () => {
+      net.replaceChild('1', new Dropout(device, { p: 0 }));
+      await sum(await net.call(device.full([1, 128], 1))).backward();
+    });
+    expect(await read(flat.grad!)).toEqual([...Array(128).fill(1), ...Array(128).fill(0)]);
+  }
+});
+
+it('refuses parameters whose gradients somebody else takes', () => {
+  const layer = new Linear(makeDevice(), { inFeatures: 2, outFeatures: 1 });
+  layer.weight.gradSink = { accept() {}, final() {} };
+  expect(() => packParameters(layer)).toThrow("'weight' is sharded or packed already");
+});
+
+it('state of plain parameters is freed when they are packed', async () => {
+  const device = makeDevice();
+  const layer = new Linear(device, { inFeatures: 2, outFeatures: 1 });
+  const optimizer = new AdamW(layer.parameters());
+  const step = async () => {
+    await device.scope(async () => sum(await layer.call(device.full([1, 2], 1))).backward());
+    await optimizer.step();
+    optimizer.zeroGrad();
+  };
+  await step();
+  const flat = packParameters(layer).flats[0]!;
+  await step();
+  expect(device.ledger.live().optimizer).toBe(2 * 4 * flat.size);
 });

@@ -101,3 +101,14 @@ function deviation(drawn: readonly number[]): number {
   const mean = drawn.reduce((a, b) => a + b) / drawn.length;
   return Math.sqrt(drawn.reduce((a, b) => a + (b - mean) ** 2, 0) / drawn.length);
 }
+
+it('every bit of a seed counts, and a layer without one gets more than 32 of them', async () => {
+  const device = makeDevice({ seed: 3 });
+  const drawn = async (seed: number) =>
+    (await read(new ParameterInit(device, { seed }).normal('a', [2]))).join();
+  const seeds = [1, 2, 1 + 2 ** 32, 1 + 2 ** 33, -1, 2 ** 52 + 1];
+  expect(new Set(await Promise.all(seeds.map(drawn))).size).toBe(seeds.length);
+  const next = Array.from({ length: 8 }, () => ParameterInit.next(device).seed);
+  expect(next.filter((seed) => seed >= 2 ** 32).length).toBeGreaterThan(6);
+  expect(next.every(Number.isSafeInteger)).toBe(true);
+});

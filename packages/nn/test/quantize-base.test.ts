@@ -16,11 +16,13 @@ import {
   Linear,
   loadCheckpoint,
   loadStateDict,
+  type ModelConfig,
   makeModel,
   NnConfigError,
   packParameters,
   parseModelConfig,
   quantizeBase,
+  Sequential,
   StateDictError,
   saveCheckpoint,
   stateDict,
@@ -109,6 +111,64 @@ describe('quantizeBase', () => {
     expect(await numbersOf(named(model, DOWN))).toEqual(
       rounded(await numbersOf(named(plain, DOWN)), 'q4_K'),
     );
+  });
+
+  it.each([
+    ['q4_0', 'q4_0', 'q8_0'],
+    ['q4_1', 'q4_1', 'q8_0'],
+    ['q5_0', 'q5_0', 'q8_0'],
+    ['q5_1', 'q5_1', 'q8_0'],
+    ['q8_0', 'q8_0', 'q8_0'],
+    ['q4_K', 'q5_0', 'q8_0'],
+    ['q5_K', 'q5_1', 'q8_0'],
+    ['q6_K', 'q8_0', 'q8_0'],
+  ] as const)(
+    '%s: short rows rest in %s, and tables in %s or what is told',
+    async (type, short, table) => {
+      const model = adapted();
+      const { device } = model;
+      const found = await quantizeBase(model, { type });
+      expect([found.get(Q), found.get(TABLE), found.get(DOWN)]).toEqual([short, table, type]);
+      const told = await quantizeBase(adapted(), { type, tables: 'q5_0' });
+      expect([told.get(Q), told.get(TABLE), told.get('lm_head.weight')]).toEqual([
+        ...[short, 'q5_0', 'q5_0'],
+      ]);
+      device.dispose();
+    },
+  );
+
+  it('takes a tied table once, and leaves matrices that are trained or without a number', async () => {
+    const device = new Device(backend);
+    const model = makeModel(device, { ...CONFIG, tie_word_embeddings: true } as ModelConfig, {});
+    for (const parameter of model.parameters()) {
+      parameter.requiresGrad = parameter.name.includes('v_proj');
+    }
+    const empty = new Linear(device, { inFeatures: 32, outFeatures: 0, bias: false });
+    empty.weight.requiresGrad = false;
+    const types = await quantizeBase(new Sequential(device, [model, empty]), { type: 'q4_0' });
+    const names = [...types.keys()];
+    expect(types.get(`0.${TABLE}`)).toBe('q8_0');
+    expect(names.filter((name) => /lm_head|v_proj|^1/.test(name))).toEqual([]);
+    expect(names).toHaveLength(1 + 6);
+  });
+
+  it('blocks are decoded to what a packed model computes in, and drawn once', async () => {
+    const [model, plain] = [adapted({ isDeferred: true }), adapted({ isDeferred: true })];
+    for (const each of [model, plain]) {
+      await quantizeBase(each, { type: 'q8_0' });
+      await expect(numbersOf(named(each, Q))).rejects.toThrow('materialize(module)');
+      await materialize(each);
+    }
+    const before = await numbersOf(named(plain, Q));
+    named(plain, Q).storage.write(new Uint8Array(named(plain, Q).storage.byteLength));
+    await materialize(plain); // which draws nothing again
+    expect(new Set(await numbersOf(named(plain, Q)))).toEqual(new Set([0]));
+    using _packed = packParameters(model, { computeDType: 'bf16' });
+    expect(named(model, Q).dtype).toBe('bf16');
+    const { device } = model;
+    const ids = device.tensor(Int32Array.of(1, 2), [1, 2]);
+    expect((await device.noGrad(() => model.call(ids))).dtype).toBe('bf16');
+    expect((await numbersOf(named(model, Q))).length).toBe(before.length);
   });
 
   it('asks select, which may leave a matrix as it is', async () => {

@@ -1,12 +1,24 @@
 // Existing parameters get new initial values.
 
 import {
+  AddLayerNorm,
+  AddRmsNorm,
+  applyLora,
   BatchNorm1d,
+  Conv1D,
   Decoder,
   type DecoderOptions,
+  Embedding,
   Gpt2,
+  LayerNorm,
+  Linear,
+  type Module,
   ModuleList,
+  MultiheadAttention,
+  ParameterInit,
+  RmsNorm,
   resetParameters,
+  Sequential,
   Sgd,
   stateDict,
 } from '@shardweave/nn';
@@ -33,7 +45,38 @@ it.each([
   ['Gpt2', (device: Device) => new Gpt2(device, CONFIG, { seed: 4 })],
   ['Decoder', (device: Device) => new Decoder(device, DECODER, { seed: 4 })],
   ['Encoder', (device: Device) => new Encoder(device, ENCODER, { seed: 4 })],
-])(
+  [
+    'a tied Decoder with adapters',
+    (device: Device) => {
+      const model = new Decoder(device, { ...DECODER, tie_word_embeddings: true }, { seed: 4 });
+      applyLora(model, { rank: 2, seed: 4 });
+      return model;
+    },
+  ],
+  [
+    'each layer',
+    (device: Device) => {
+      const makers: readonly ((init: ParameterInit) => Module)[] = [
+        (init) => new Linear(device, { inFeatures: 4, outFeatures: 9, init }),
+        (init) => new Linear(device, { inFeatures: 4, outFeatures: 9, init }),
+        (init) => new Linear(device, { inFeatures: 4, outFeatures: 9, std: 0.5, init }),
+        (init) => new Conv1D(device, { inFeatures: 4, outFeatures: 9, std: 0.5, init }),
+        (init) => new Embedding(device, { numEmbeddings: 5, embeddingDim: 3, std: 0.5, init }),
+        (init) => new MultiheadAttention(device, { embedDim: 4, numHeads: 2, std: 0.5, init }),
+        (init) => new RmsNorm(device, { normalizedShape: 4, isOffset: true, init }),
+        (init) => new RmsNorm(device, { normalizedShape: 4, init }),
+        (init) => new LayerNorm(device, { normalizedShape: 4, init }),
+        (init) => new AddLayerNorm(device, { normalizedShape: 4, init }),
+        (init) => new AddRmsNorm(device, { normalizedShape: 4, init }),
+      ];
+      const root = new ParameterInit(device, { seed: 4 });
+      return new Sequential(
+        device,
+        makers.map((make, i) => make(root.at(String(i)))),
+      );
+    },
+  ],
+] as readonly (readonly [string, (device: Device) => Module])[])(
   '%s: the seed that made a model makes its values again, bit for bit, in the same tensors',
   async (_, make) => {
     const device = makeDevice();
@@ -81,4 +124,16 @@ it('starts batch norms anew, statistics too', async () => {
   expect(await stateDict(norm)).not.toEqual(made);
   resetParameters(new ModuleList(device, [norm]));
   expect(await stateDict(norm)).toEqual(made);
+});
+
+it('layers without an init of their own begin as with one, and bounds follow the inputs', async () => {
+  const device = makeDevice();
+  const offset = new RmsNorm(device, { normalizedShape: 3, isOffset: true });
+  expect(await read(offset.weight)).toEqual([0, 0, 0]);
+  const first = new Linear(device, { inFeatures: 4, outFeatures: 400 });
+  const bias = await read(first.bias!);
+  expect(Math.max(...bias.map(Math.abs))).toBeLessThanOrEqual(0.5);
+  expect(Math.max(...bias.map(Math.abs))).toBeGreaterThan(0.45);
+  const none = new Linear(device, { inFeatures: 0, outFeatures: 3 });
+  expect((await read(none.bias!)).map(Math.abs)).toEqual([0, 0, 0]);
 });

@@ -1,4 +1,11 @@
-import { FormatError, type HostTensor, readSafetensors, writeSafetensors } from '@shardweave/nn';
+import {
+  FormatError,
+  type HostTensor,
+  type LazyTensor,
+  readSafetensors,
+  safetensorsPieces,
+  writeSafetensors,
+} from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 
 /** Builds a file of the safetensors format from a header and data. */
@@ -100,8 +107,20 @@ describe('safetensors', () => {
     expect(() => readSafetensors(file)).toThrow(message);
   });
 
-  it('does not write bytes that do not match their shape', () => {
-    const tensors = new Map([['a', { dtype: 'f32', shape: [2], data: bytes(7) } as const]]);
+  it('does not write bytes that do not match their shape', async () => {
+    const spec = { dtype: 'f32', shape: [2] } as const;
+    const tensors = new Map([['a', { ...spec, data: bytes(7) }]]);
     expect(() => writeSafetensors(tensors)).toThrow('8 bytes');
+    const read = async () => bytes(9);
+    const forms: (HostTensor | LazyTensor)[] = [
+      { ...spec, data: bytes(7) },
+      { ...spec, read },
+      { ...spec, read, readPart: read },
+    ];
+    for (const form of forms) {
+      const pieces = safetensorsPieces(new Map([['a', form]]));
+      await pieces.next(); // the header
+      await expect(pieces.next()).rejects.toThrow("expected 8 bytes for 'a'");
+    }
   });
 });

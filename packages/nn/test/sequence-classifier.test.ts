@@ -19,11 +19,13 @@ import {
   classifyDocuments,
   Encoder,
   type EncoderConfig,
+  makeSequenceClassifier,
   SequenceClassifier,
   textPair,
   yesNoLogits,
   yesNoScores,
 } from '@shardweave/nn/embedding';
+import { materialize } from '@shardweave/nn/flat';
 import { type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { errorOf, loose } from '../../../tooling/test-kit/index.ts';
@@ -151,6 +153,31 @@ describe('SequenceClassifier', () => {
     device.dispose();
   });
 
+  it('begins with weights of its own seed, of the deviation that the body begins with', async () => {
+    const device = makeDevice();
+    const labels = Array.from({ length: 50 }, (_, i) => String(i));
+    const weightOf = async (options: object) =>
+      read(new SequenceClassifier(encoder(device), { labels, ...options }).head.weight);
+    const first = await weightOf({});
+    expect(await weightOf({ seed: 0 })).toEqual(first);
+    expect(await weightOf({ seed: 1 })).not.toEqual(first);
+    expectClose([Math.hypot(...first) / Math.sqrt(first.length)], [0.5], 0.1);
+    const half = new SequenceClassifier(encoder(device).to('bf16'), { labels }).to('bf16');
+    expect((await half.call(row(device, [1, 2]))).dtype).toBe('f32');
+    const made = makeSequenceClassifier(
+      device,
+      { base: encoder(device).config, labels: LABELS, classifierDropout: 0.25 },
+      { seed: 5, deferInit: true },
+    ) as SequenceClassifier;
+    expect(made.parameters().every(({ storage }) => !storage.isFilled)).toBe(true);
+    await materialize(made);
+    const options = { labels: LABELS, seed: 5 };
+    const own = new SequenceClassifier(encoder(device), options);
+    expect(await read(made.head.weight)).toEqual(await read(own.head.weight));
+    expect(made.dropout.p).toBe(0.25);
+    device.dispose();
+  });
+
   it('drops elements of the pooled row in training, as often as its config says', async () => {
     const logits = async (options: object, dropout: number): Promise<number[]> => {
       const device = makeDevice({ seed: 5 });
@@ -228,6 +255,7 @@ describe('a reranker', () => {
     expect(pair).toEqual({ ids: [1, 5, 6, 2, 7, 2], tokenTypes: [0, 0, 0, 0, 1, 1] });
     const tokenTypes = row(device, [0, 0, 0, 0, 1, 1]);
     const alone = await read(await model.call(row(device, [1, 5, 6, 2, 7, 2]), { tokenTypes }));
+    expect(await read(await classifyDocuments(model, [pair]))).toEqual(alone);
     const scores = await classifyDocuments(model, [[9], pair, [8, 8]], { rowLength: 8 });
     expect(scores.shape).toEqual([3, 1]);
     expectClose((await read(scores)).slice(1, 2), alone, 1e-6);
@@ -240,6 +268,8 @@ describe('a reranker', () => {
     [9, [1, 2, 3, 4], [5, 6]],
     [8, [1, 2, 3], [5, 6]],
     [7, [1, 2], [5, 6]],
+    [5, [1], [5]],
+    [4, [1], []],
     [6, [1, 2], [5]],
     [3, [], []],
   ] as const)(
@@ -283,12 +313,17 @@ describe('a reranker', () => {
       () => yesNoScores(model, [[1], []], ids),
       () => yesNoScores(model, [], ids),
       () => yesNoScores(model, DOCUMENTS, { yesId: 12, noId: 1 }),
+      () => yesNoScores(model, DOCUMENTS, { yesId: 1, noId: 12 }),
     ];
-    const found = await Promise.all(refused.map(async (each) => (await errorOf(each))?.message));
+    const found = [];
+    for (const each of refused) {
+      found.push((await errorOf(each))?.message);
+    }
     expect(found).toEqual([
       'yesNoLogits: expected prompts of at least 1 token, got one of 0 (prompt 1).',
       'yesNoLogits: expected documents of 1 to any number of tokens, got no document.',
       "yesNoLogits: expected ids of at most 11, the model's last one, got 12 and 1.",
+      "yesNoLogits: expected ids of at most 11, the model's last one, got 1 and 12.",
     ]);
     device.dispose();
   });

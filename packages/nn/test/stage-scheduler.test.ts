@@ -5,15 +5,15 @@ import { StageScheduler, type UseKind } from '@shardweave/nn/flat';
 import { expect, it } from 'vitest';
 
 /**
- * Makes a scheduler of units that are letters of one byte each. `log` records a start as its letter
- * and a drop as '-' and its letter.
+ * Makes a scheduler of units that are letters, of one byte each where `sizes` says nothing else.
+ * `log` records a start as its letter and a drop as '-' and its letter.
  */
-function scheduled(capBytes: number) {
+function scheduled(capBytes: number, sizes: Readonly<Record<string, number>> = {}) {
   const log: string[] = [];
   const present = new Set<string>();
   const scheduler = new StageScheduler<string, string>(
     {
-      bytes: () => 1,
+      bytes: (unit) => sizes[unit] ?? 1,
       isPresent: (unit) => present.has(unit),
       start: (unit) => {
         log.push(unit);
@@ -230,4 +230,52 @@ it('starts what is required in backward though nothing here enters it', async ()
   expect(taken()).toBe('ba');
   await scheduler.settle();
   expect(taken()).toBe('-d-b-a');
+});
+
+it('starts nothing behind a stage that the cap has no room for, so that all ranks start alike', async () => {
+  const { scheduler, present, forward, taken } = scheduled(3, { c: 5 });
+  await forward('abcd');
+  taken();
+  scheduler.beginForward();
+  const starts: string[] = [];
+  for (const unit of 'abcd') {
+    await scheduler.enter(unit, 'forward');
+    present.delete(unit);
+    starts.push(taken());
+  }
+  expect(starts).toEqual(['ab', '', 'cd', '']);
+  expect(scheduler.inFlightBytes).toBe(0);
+});
+
+it('expects what ran without a graph by the last backward that entered anything', async () => {
+  const { scheduler, present, forward, backward, taken } = scheduled(9);
+  const kinds = { a: 'unrecorded' };
+  await forward('ab', kinds);
+  await backward('ba');
+  await forward('ab', kinds);
+  await backward(''); // which no gradient has reached
+  await forward('ab', kinds);
+  taken();
+  scheduler.beginBackward();
+  await scheduler.enter('b', 'backward');
+  expect(taken()).toBe('ba');
+  present.clear();
+  await scheduler.settle();
+});
+
+it('requires a stage until it was entered, and each stage between two that were', async () => {
+  const { scheduler, forward, taken } = scheduled(0);
+  await forward('abc');
+  taken();
+  scheduler.beginBackward();
+  expect(['a', 'b', 'c'].map((unit) => scheduler.isRequired(unit))).toEqual([false, false, false]);
+  scheduler.requireInBackward(() => true);
+  const required = () => ['a', 'b', 'c'].filter((unit) => scheduler.isRequired(unit)).join('');
+  expect(required()).toBe('abc');
+  await scheduler.enter('c', 'backward');
+  expect(required()).toBe('ab');
+  await scheduler.enter('a', 'backward');
+  expect([required(), taken()]).toEqual(['', 'cba']);
+  scheduler.endBackward();
+  expect(required()).toBe('');
 });

@@ -171,12 +171,94 @@ describe('the next process', () => {
       one.home!.clearGradient();
     }
     one.home!.close();
+    const found = [...store.values].reverse(); // stores give keys in any order
+    store.values.clear();
+    for (const [key, bytes] of found) {
+      store.values.set(key, bytes);
+    }
     const next = await makeFlat(newDevice(), store, { resume: true });
     const state = await new AdamW([next.flat]).readFlatState(next.flat);
     expect(state!.runs[0]!.step).toBe(1);
     const own = store.values.get('one/2/expAvg');
     expect(state!.tensors.get('expAvg')).toEqual(own);
   });
+});
+
+it('the head of a state keeps its size as steps are counted, so that its store needs no more room', async () => {
+  const store = new MapStore();
+  const { flat, addGradient } = await makeFlat(newDevice(), store);
+  const optimizer = new AdamW([flat], { lr: 0.1 });
+  const sizes = new Set<number>();
+  for (let step = 1; step <= 11; step++) {
+    await addGradient(step);
+    await optimizer.step();
+    sizes.add(store.values.get('one/state')!.byteLength);
+  }
+  expect(sizes.size).toBe(1);
+});
+
+it('a state whose owner was disposed gives its place to the next, and leaves its keys', async () => {
+  const store = new MapStore();
+  const { flat, halves, addGradient } = await makeFlat(newDevice(), store);
+  const stepBy = async (optimizer: Optimizer<object>) => {
+    await addGradient(3);
+    await optimizer.step();
+    optimizer.zeroGrad();
+    return store.keys().filter((key) => key.endsWith('state'));
+  };
+  const [first, second] = halves.map((half) => new AdamW([half], { lr: 0.1 }));
+  await stepBy(first!);
+  expect(await stepBy(second!)).toEqual(['one/state', 'one/2/state']);
+  first!.dispose();
+  const third = new Sgd([halves[0]!], { lr: 0.1, momentum: 0.9 });
+  expect((await stepBy(third)).sort()).toEqual(['one/2/state', 'one/3/state']);
+  expect(store.keys().filter((key) => key.startsWith('one/expAvg'))).toEqual([]);
+  for (const each of [second!, third]) {
+    each.dispose();
+  }
+  expect((await stepBy(new AdamW([flat]))).sort()).toEqual(['one/state']);
+});
+
+it('a state at rest counts the steps of those that it replaced, until another is loaded into it', async () => {
+  const { flat, home, addGradient } = await makeFlat(newDevice(), new MapStore());
+  const stepBy = async (optimizer: Optimizer<object>) => {
+    await addGradient(3);
+    await optimizer.step();
+    optimizer.zeroGrad();
+  };
+  expect(home!.states.step).toBeUndefined();
+  const first = new AdamW([flat]);
+  await stepBy(first);
+  await stepBy(first);
+  first.dispose();
+  expect(home!.states.step).toBe(2);
+  const next = new AdamW([flat]);
+  await stepBy(next);
+  expect(home!.states.step).toBe(3);
+  const { tensors } = (await next.readFlatState(flat))!;
+  const run = { start: 0, length: SIZE, names: ['expAvg', 'expAvgSq'] };
+  await next.writeFlatState(flat, { runs: [{ ...run, step: 7 }], tensors });
+  expect(home!.states.step).toBe(7);
+  await stepBy(next);
+  expect(home!.states.step).toBe(8);
+});
+
+it('groups that meet in a flat are told apart when the next process asks for their state', async () => {
+  const store = new MapStore();
+  const one = await makeFlat(newDevice(), store);
+  const groupsOf = ({ halves }: Flat) => halves.map((half) => ({ params: [half] }));
+  await one.addGradient(3);
+  await new AdamW(groupsOf(one)).step();
+  one.home!.close();
+  const next = await makeFlat(newDevice(), store, { resume: true });
+  await next.addGradient(3);
+  for (const params of [[{ params: next.halves }], groupsOf(next).toReversed()]) {
+    await expect(new AdamW(params).step()).rejects.toThrow(
+      'AdamW of elements 0 to 127 (group 0), 128 to 255 (group 1)',
+    );
+  }
+  const own = new AdamW(groupsOf(next));
+  expect((await own.readFlatState(next.flat))!.runs.map(({ step }) => step)).toEqual([1]);
 });
 
 describe('a step that fails half-way', () => {
@@ -345,8 +427,18 @@ describe('a step that fails half-way', () => {
     await expect(sgd.step()).rejects.toThrow('refused: read one/expAvg');
     expect(stores[1]!.values.get('other/parameter')).toEqual(before);
     expect(commits()).toEqual([1, 1]);
+    stores[1]!.failing = () => false;
+    await sgd.step(); // which counts as the first one
+    expect(stores[1]!.values.get('other/parameter')).not.toEqual(before);
     sgd.zeroGrad();
     expect(other.home!.hasGradient).toBe(false); // The step has released the gradient.
+  });
+
+  it('is finished by whoever reads the state of its optimizer', async () => {
+    const { flats, optimizer, read } = await failed(onRead);
+    const named = flats.map(({ flat }, i) => [String(i), flat] as const);
+    expect((await optimizer.stateDict(named)).state.get('1')!.step).toBe(2);
+    expect(await read()).toEqual(await expected());
   });
 });
 

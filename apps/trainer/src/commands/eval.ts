@@ -1,8 +1,11 @@
 // The command `eval`: tells how well a model predicts a text.
 
+import { isAnswerTask } from '../eval/answer-tasks.js';
 import { EVAL } from '../eval/eval-flags.js';
 import { type Evaluation, evaluateModel, type TaskEvaluation } from '../eval/evaluate-model.js';
+import { type AnswerEvaluation, judgeAnswers } from '../eval/judge-answers.js';
 import type { ClassFigures } from '../figures/figures.js';
+import { printable } from '../output/printable.js';
 import { Terminal } from '../output/terminal.js';
 import { defineCommand } from './define-command.js';
 
@@ -16,6 +19,10 @@ export const evalCommand = defineCommand({
   examples: [
     { line: 'eval --model runs/first --data my.txt', says: 'a trained model on a text of yours' },
     {
+      line: 'eval --model DIR --adapter runs/tuned/adapter --data calls.jsonl --task tools',
+      says: 'how often the model calls the tools that the data call, and the first misses',
+    },
+    {
       line: 'eval --model DIR --adapter runs/tuned/adapter --data chats.jsonl --json',
       says: 'adapters on conversations, whose answers count, for programs',
     },
@@ -23,25 +30,31 @@ export const evalCommand = defineCommand({
   run: async (flags, { out, err, env, entry, listen }) => {
     const { signal } = listen();
     const terminal = new Terminal({ out, err, env, steps: 0, isQuiet: flags.json });
-    let found: Evaluation | TaskEvaluation;
+    const { task } = flags;
+    let [found, lines]: [object, string] = [{}, ''];
     try {
-      found = await evaluateModel(flags, {
-        entry,
-        signal,
-        onNote: terminal.warn.bind(terminal),
-        onTokenized: terminal.tokenizing.bind(terminal),
-        onBatch: (done, total) => terminal.progress('batches', done, total),
-      });
+      if (isAnswerTask(task)) {
+        const onAnswer = (done: number, total: number) => terminal.progress('answers', done, total);
+        const judged = await judgeAnswers(flags, task, { entry, signal, onAnswer });
+        [found, lines] = [judged, answerLines(judged)];
+      } else {
+        const evaluated = await evaluateModel(
+          { ...flags, task },
+          {
+            entry,
+            signal,
+            onNote: terminal.warn.bind(terminal),
+            onTokenized: terminal.tokenizing.bind(terminal),
+            onBatch: (done, total) => terminal.progress('batches', done, total),
+          },
+        );
+        const isTask = 'task' in evaluated;
+        [found, lines] = [evaluated, isTask ? taskLines(evaluated) : linesOf(evaluated)];
+      }
     } finally {
       terminal.close();
     }
-    out.write(
-      flags.json
-        ? `${JSON.stringify(found)}\n`
-        : 'task' in found
-          ? taskLines(found)
-          : linesOf(found),
-    );
+    out.write(flags.json ? `${JSON.stringify(found)}\n` : lines);
     return 0;
   },
 });
@@ -61,6 +74,35 @@ function linesOf(found: Evaluation): string {
     .filter(([, value]) => value !== undefined)
     .map(([name, value]) => `${name.padEnd(11)}${value}\n`)
     .join('');
+}
+
+/** How many answers are right, and the first that are not. */
+function answerLines(found: AnswerEvaluation): string {
+  const { task, documents, answers, format, values, misses } = found;
+  const calls = format === undefined ? '' : `, calls as ${format} have them`;
+  const rows = [
+    ['task', `${task}, ${answers} answers of ${documents} documents${calls}`],
+    ...Object.entries(values).map(([name, share]) => [name, share.toFixed(4)]),
+  ];
+  const lines = rows.map(([name, value]) => `${name!.padEnd(11)}${value}`);
+  for (const { place, wanted, given } of misses.slice(0, MOST_MISSES)) {
+    lines.push('', place, `  wanted   ${shown(wanted)}`, `  given    ${shown(given)}`);
+  }
+  const rest = misses.length - MOST_MISSES;
+  return [...lines, ...(rest > 0 ? ['', `and ${rest} more; --json has all`] : [])]
+    .map((line) => `${line}\n`)
+    .join('');
+}
+
+/** The misses that a terminal has room for. */
+const MOST_MISSES = 5;
+/** The most characters of an answer in it. */
+const MOST_CHARS = 300;
+
+/** An answer in one line. */
+function shown(answer: string): string {
+  const text = printable(answer.replaceAll(/\s*\n\s*/g, ' '));
+  return text.length > MOST_CHARS ? `${text.slice(0, MOST_CHARS)}...` : text;
 }
 
 /** The figures of a task, and those of a classifier's classes as a table. */

@@ -1,9 +1,11 @@
 // The command `generate`: prints text as a model makes it, after a prompt or in a conversation.
 
 import { createInterface } from 'node:readline';
-import type { ChatMessage } from '../data/chat-template.js';
+import type { ChatMessage, Conversation } from '../data/chat-template.js';
 import type { Tokenizer } from '../data/tokenizer.js';
+import { readCalls, type ToolCall } from '../data/tool-calls.js';
 import { type SignalError, UsageError } from '../errors.js';
+import { Briefing, readTools } from '../generate/briefing.js';
 import { GENERATE, type GenerateFlags } from '../generate/generate-flags.js';
 import { openTextModel, type TextModel } from '../generate/open-text-model.js';
 import { TextStream } from '../generate/text-stream.js';
@@ -27,6 +29,10 @@ export const generateText = defineCommand({
       says: 'a conversation: each line that you type is a turn',
     },
     {
+      line: "generate --model DIR --chat --system 'You are terse.' --tools tools.json",
+      says: 'one that may call tools; what you type after a call is its result',
+    },
+    {
       line: "generate --model runs/first --prompt 'Call me' --temperature 0 --max-tokens 20 --quiet",
       says: 'the likeliest text alone, for scripts',
     },
@@ -44,8 +50,16 @@ async function run(flags: GenerateFlags, context: CommandContext): Promise<numbe
       `--chat and --prompt "${flags.prompt}" both say what to answer. Give one of them.`,
     );
   }
-  const streams = { ...context, signal: context.listen().signal };
-  await using model = await openTextModel(flags, streams);
+  const idle = (['system', 'tools'] as const).find((name) => flags[name] !== undefined);
+  if (!flags.chat && idle !== undefined) {
+    throw new UsageError(`--${idle} is for --chat. Add that, or put its words into --prompt.`);
+  }
+  const { entry } = context;
+  const signal = context.listen().signal;
+  const streams = { ...context, signal };
+  const tools = flags.tools === undefined ? undefined : readTools(flags.tools);
+  const quantizeActivations = flags.precision === undefined;
+  await using model = await openTextModel(flags, { entry, quantizeActivations });
   streams.signal.throwIfAborted();
   if (model.isRounding && !flags.quiet) {
     context.err.write(
@@ -57,7 +71,9 @@ async function run(flags: GenerateFlags, context: CommandContext): Promise<numbe
     context.err.write('Ctrl-D ends the conversation.\n');
   }
   try {
-    await (flags.chat ? converse(speech, streams) : speech.tell(flags.prompt ?? ''));
+    await (flags.chat
+      ? converse(speech, streams, new Briefing(model.tokenizer.chat!, flags, tools))
+      : speech.tell(flags.prompt ?? ''));
   } catch (error) {
     throw streams.signal.aborted ? endedBy(streams, flags) : error;
   }
@@ -76,17 +92,31 @@ function endedBy({ err, signal }: GenerateStreams, { chat }: GenerateFlags): Sig
   return wish.telling(`The ${chat ? 'conversation' : 'text'} was ended by ${wish.by}.`);
 }
 
-/** Answers each line of the input. */
-async function converse(speech: Speech, { input, err, signal }: GenerateStreams): Promise<void> {
-  const messages: ChatMessage[] = [];
+/**
+ * Answers each line of the input. What follows an answer that calls tools is what they give back.
+ */
+async function converse(
+  speech: Speech,
+  { input, err, signal }: GenerateStreams,
+  briefing: Briefing,
+): Promise<void> {
+  const messages = [...briefing.messages];
   const lines = createInterface({ input, signal });
   const show = (text: string) => input.isTTY === true && err.write(text);
-  const ask = () => show('> ');
+  let calls: readonly ToolCall[] = [];
+  const ask = () => show(calls.length > 0 ? `${calls[0]!.name ?? 'tool'}> ` : '> ');
   ask();
   for await (const line of lines) {
     if (line.trim() !== '') {
-      messages.push({ role: 'user', content: line });
-      messages.push({ role: 'assistant', content: await speech.answer(messages) });
+      const [call] = calls;
+      messages.push(
+        call === undefined
+          ? { role: 'user', content: line }
+          : { role: 'tool', name: call.name, content: line },
+      );
+      const said = await speech.answer(messages, briefing.values);
+      messages.push({ role: 'assistant', content: said });
+      calls = briefing.hasTools ? readCalls(said) : [];
     }
     ask();
   }
@@ -124,9 +154,9 @@ class Speech {
   }
 
   /** Writes the model's answer to a conversation, and returns it. */
-  async answer(messages: readonly ChatMessage[]): Promise<string> {
+  async answer(messages: readonly ChatMessage[], values: Conversation['values']): Promise<string> {
     const { tokenizer } = this.#model;
-    const text = tokenizer.chat!.render(messages, { asks: true });
+    const text = tokenizer.chat!.render(messages, { asks: true, values });
     const said = await this.#say([...tokenizer.encode(text)]);
     this.#streams.out.write('\n');
     return said;

@@ -108,17 +108,29 @@ export class ChatTemplate {
    * says, or does not begin an answer as it asks for it
    */
   documents(conversation: Conversation): ChatPart[][] {
-    try {
-      return this.#documents(conversation);
-    } catch (error) {
-      const { messages } = conversation;
-      if (messages.every(({ content }) => content !== null)) {
-        throw error;
-      }
-      // Some templates ask whether there is content, and others add it to a text.
-      const filled = messages.map((message) => ({ ...message, content: message.content ?? '' }));
-      return this.#documents({ ...conversation, messages: filled });
+    return withContent(conversation, (own) => this.#documents(own));
+  }
+
+  /**
+   * What the model sees where message `i` is its answer, and what the template writes of that
+   * answer, up to the token that ends it.
+   * @throws {UsageError} as documents
+   */
+  question(conversation: Conversation, i: number): { readonly asked: string; answer: string } {
+    return withContent(conversation, (own) => {
+      const { asked, text } = this.#answered(own, i);
+      return { asked, answer: this.#withoutTail(text).slice(asked.length) };
+    });
+  }
+
+  /** The text that asks for message `i`, and the text that ends with it. */
+  #answered({ messages, values }: Conversation, i: number) {
+    const asked = this.render(messages.slice(0, i), { asks: true, values });
+    const text = this.render(messages.slice(0, i + 1), { values });
+    if (!text.startsWith(asked)) {
+      throw unasked(i);
     }
+    return { asked, text };
   }
 
   #documents(conversation: Conversation): ChatPart[][] {
@@ -134,15 +146,11 @@ export class ChatTemplate {
         }
         continue;
       }
-      const start = this.render(messages.slice(0, i), { asks: true, values });
-      const text = this.render(messages.slice(0, i + 1), { values });
-      if (!text.startsWith(start)) {
-        throw unasked(i);
-      }
+      const { asked, text } = this.#answered(conversation, i);
       this.#requireTrace({ ...conversation, messages: messages.slice(0, i + 1) }, i, text);
       const answer = {
-        start: start.length,
-        end: Math.max(start.length, this.#withoutTail(text).length),
+        start: asked.length,
+        end: Math.max(asked.length, this.#withoutTail(text).length),
       };
       const isIn = ({ text: longer, answers }: Draft) =>
         longer.startsWith(text) && answer.end <= (answers[0]?.start ?? longer.length);
@@ -235,6 +243,23 @@ export class ChatTemplate {
   #withoutTail(text: string): string {
     const trimmed = text.trimEnd();
     return this.#options.ends.some((end) => trimmed.endsWith(end)) ? trimmed : text;
+  }
+}
+
+/**
+ * Reads a conversation as it is and, where that fails, with empty texts for messages without
+ * content: some templates ask whether there is any, and others add it to a text.
+ */
+function withContent<T>(conversation: Conversation, read: (conversation: Conversation) => T): T {
+  try {
+    return read(conversation);
+  } catch (error) {
+    const { messages } = conversation;
+    if (messages.every(({ content }) => content !== null)) {
+      throw error;
+    }
+    const filled = messages.map((message) => ({ ...message, content: message.content ?? '' }));
+    return read({ ...conversation, messages: filled });
   }
 }
 

@@ -4,6 +4,7 @@ import { flag, type ValuesOf } from '../flags/flag.js';
 import { data, file, oneOf, onOff, whole } from '../flags/flag-kinds.js';
 import { DEFAULT_SEQ_AT_MOST, TASKS } from '../flags/train-flags.js';
 import { MODEL, PLACE } from '../generate/generate-flags.js';
+import { ANSWER_TASKS } from './answer-tasks.js';
 
 export const EVAL = {
   ...MODEL,
@@ -11,10 +12,11 @@ export const EVAL = {
     '--data <FILE|DIR|hf:ORG/NAME,...>',
     'a text in UTF-8, or documents, as train takes them (default: the novel Moby Dick)',
   ]),
-  task: flag(oneOf(TASKS), undefined, [
-    '--task <lm|embed|classify|rerank>',
-    "as train takes it (default: what the model's files say)",
+  task: flag(oneOf([...TASKS, ...ANSWER_TASKS]), undefined, [
+    '--task <lm|embed|classify|rerank|tools|exact>',
+    "as train takes it (default: what the model's files say); tools, exact: answers that the model makes are compared with those of the data, by the tools that they call or as they are",
   ]),
+  maxTokens: flag(whole(1), 256, ['--max-tokens <N>', 'of an answer, with tools and exact']),
   trainOnPrompt: flag(onOff, false, [
     '--train-on-prompt',
     'count prompts and all roles, not the answers alone',

@@ -15,6 +15,7 @@ import { FLAGS } from '../flags/train-flags.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
 import { openObjective } from '../rank/objectives/open-objective.js';
 import { evaluate } from '../rank/step/evaluation.js';
+import type { TaskHead } from '../task/task-head.js';
 import type { EvalFlags } from './eval-flags.js';
 
 export interface Evaluation {
@@ -67,7 +68,7 @@ export interface EvaluateOptions {
 
 /** @throws {UsageError} for a model, data or flags that can't be used */
 export async function evaluateModel(
-  flags: EvalFlags,
+  flags: EvalFlags & { readonly task: TaskHead['kind'] | undefined },
   { entry, signal, onTokenized, onNote, onBatch }: EvaluateOptions,
 ): Promise<Evaluation | TaskEvaluation> {
   refuseIdle({ data: flags.data, trainOnPrompt: flags.trainOnPrompt });

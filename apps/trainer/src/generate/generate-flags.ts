@@ -7,9 +7,11 @@ import {
   bytes,
   device,
   file,
+  filledText,
   nonNegative,
   oneOf,
   onOff,
+  positive,
   share,
   shareOrNone,
   text,
@@ -77,6 +79,14 @@ export const GENERATE = {
     '--chat',
     "a conversation by the model's template: each line of standard input is a turn",
   ]),
+  system: flag(filledText, undefined, [
+    '--system <TEXT>',
+    'what the conversation of --chat begins with: who the model is, and what it is to do',
+  ]),
+  tools: flag(file, undefined, [
+    '--tools <FILE>',
+    'a JSON list of tools that the model of --chat may call, as data has them; what you type after a call is its result',
+  ]),
   maxTokens: flag(whole(1), 256, ['--max-tokens <N>', 'of a text or an answer']),
   temperature: flag(nonNegative, 0.8, [
     '--temperature <X>',
@@ -93,6 +103,10 @@ export const GENERATE = {
   minP: flag(shareOrNone, 0, [
     '--min-p <P>',
     'draw among those so many times as probable as the likeliest',
+  ]),
+  repetitionPenalty: flag(positive, 1, [
+    '--repetition-penalty <X>',
+    'above 1: tokens that stand in the text or the prompt already are drawn less often',
   ]),
   seed: flag(whole(0), 1, ['--seed <N>', 'of the draws']),
   stop: flag(texts, undefined, ['--stop <TEXT>', 'end before this text; may be given again']),

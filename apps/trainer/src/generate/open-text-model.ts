@@ -5,7 +5,7 @@ import { tokenizerName } from '../config/resolve-config.js';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
 import { longestTextRow } from '../task/text-config.js';
-import type { GenerateFlags } from './generate-flags.js';
+import type { GenerateFlags, OpenFlags } from './generate-flags.js';
 import {
   explainBudget,
   type OpenChoice,
@@ -28,23 +28,31 @@ export interface TextModel extends AsyncDisposable {
   continue(prompt: readonly number[]): AsyncGenerator<number, void, undefined>;
 }
 
-/** @param options.entry the script that looks for a GPU */
+/** How tokens are drawn. */
+type Drawing = Pick<
+  GenerateFlags,
+  'maxTokens' | 'temperature' | 'topK' | 'topP' | 'minP' | 'repetitionPenalty' | 'seed'
+>;
+
+/**
+ * @param options.entry the script that looks for a GPU
+ * @param options.quantizeActivations as CpuBackendOptions has it
+ */
 export async function openTextModel(
-  flags: GenerateFlags,
-  options: { readonly entry: string },
+  flags: OpenFlags & Drawing,
+  options: { readonly entry: string; readonly quantizeActivations: boolean },
 ): Promise<TextModel> {
   const config = await readChoice(flags, 'lm');
   const tokenizerOf = tokenizerName(flags, config.model, config.modelConfig);
   const tokenizer = await loadTokenizer(tokenizerOf, config.model.path);
-  const quantizeActivations = flags.precision === undefined;
-  const opened = await openModel(config, flags, { ...options, quantizeActivations });
-  return makeTextModel({ opened, config, tokenizer, flags });
+  const opened = await openModel(config, flags, options);
+  return makeTextModel({ opened, config, tokenizer, flags, ...options });
 }
 
 /** Turns a budget that nothing fits, and weights that are no numbers, into the user's mistake. */
 async function* explained(
   tokens: AsyncGenerator<number, void, undefined>,
-  flags: GenerateFlags,
+  flags: OpenFlags,
 ): AsyncGenerator<number, void, undefined> {
   try {
     yield* tokens;
@@ -63,15 +71,16 @@ function makeTextModel(parts: {
   readonly opened: OpenModel;
   readonly config: OpenChoice;
   readonly tokenizer: Tokenizer;
-  readonly flags: GenerateFlags;
+  readonly flags: OpenFlags & Drawing;
+  readonly quantizeActivations: boolean;
 }): TextModel {
-  const { opened, config, tokenizer, flags } = parts;
+  const { opened, config, tokenizer, flags, quantizeActivations } = parts;
   const { device, model } = opened;
   const isRounding =
-    flags.precision === undefined &&
+    quantizeActivations &&
     device.backend.info.kind === 'cpu' &&
     model.parameters().some(({ blocks }) => blocks !== undefined);
-  const { maxTokens, temperature, topK, topP, minP, seed } = flags;
+  const { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed } = flags;
   const positions = longestTextRow(config.modelConfig);
   const stop = [...tokenizer.endTokens, tokenizer.beginToken].filter((id) => id !== undefined);
   let cache: KeyValueCache | undefined;
@@ -99,12 +108,9 @@ function makeTextModel(parts: {
         const capacity = Math.min(positions, cache === undefined ? needed : 2 * needed);
         cache = new KeyValueCache(device, { capacity });
       }
-      const options = { maxTokens, temperature, topK, topP, minP, seed, stop };
-      const context = cache.capacity;
-      return explained(
-        generate(nextLogits(model, { cache }), prompt, { ...options, context }),
-        flags,
-      );
+      const how = { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop };
+      const options = { ...how, context: cache.capacity };
+      return explained(generate(nextLogits(model, { cache }), prompt, options), flags);
     },
     async [Symbol.asyncDispose]() {
       cache?.dispose();

@@ -1,7 +1,7 @@
 // Continues a text token by token.
 
 import { cast, Random, type Tensor } from '@shardweave/tensor-core';
-import { checkOptions, having, optional, SEED, whole } from '../check-options.js';
+import { above, checkOptions, having, optional, SEED, whole } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 import { type KeyValueCache, requireRoom } from '../layers/key-value-cache.js';
 import type { TokenArgs } from '../models/token-options.js';
@@ -27,6 +27,12 @@ export interface GenerateOptions extends SamplingOptions {
    * half of them stays in view, and the text before is forgotten. Default: no limit.
    */
   readonly context?: number | undefined;
+  /**
+   * Makes each token that the model is shown less likely, once however often it stands there: its
+   * logit is divided by this number where it is above 0, and multiplied where it is below (Keskar
+   * et al., "CTRL", 2019). Default 1, which changes nothing.
+   */
+  readonly repetitionPenalty?: number | undefined;
 }
 
 const STOP = {
@@ -50,12 +56,14 @@ export async function* generate(
     stop: optional(STOP),
     seed: optional(SEED),
     context: optional(whole(1)),
+    repetitionPenalty: optional(above(0)),
   });
   const {
     maxTokens,
     stop = [],
     seed = 0,
     context = Number.POSITIVE_INFINITY,
+    repetitionPenalty = 1,
     ...sampling
   } = options;
   const tokens = [...prompt];
@@ -73,13 +81,27 @@ export async function* generate(
     random.begin({ step: i, rowOffset: 0 });
     const { key0, key1 } = random.nextKey();
     const uniform = ((key0 ^ key1) >>> 0) / 2 ** 32;
-    const token = drawToken(await logitsAfter(tokens.slice(first)), uniform, sampling);
+    const shown = tokens.slice(first);
+    const logits = penalized(await logitsAfter(shown), shown, repetitionPenalty);
+    const token = drawToken(logits, uniform, sampling);
     if (stop.includes(token)) {
       return;
     }
     tokens.push(token);
     yield token;
   }
+}
+
+function penalized(logits: Float32Array, shown: readonly number[], penalty: number): Float32Array {
+  if (penalty === 1) {
+    return logits;
+  }
+  const found = logits.slice();
+  for (const token of new Set(shown)) {
+    const logit = logits[token]!;
+    found[token] = logit > 0 ? logit / penalty : logit * penalty;
+  }
+  return found;
 }
 
 /** Options of nextLogits: a cache, and how many tokens are run at once. */

@@ -1,0 +1,66 @@
+// What a conversation begins with before anybody has said a word: a system message, and the tools
+// that the model may call.
+
+import { readFileSync } from 'node:fs';
+import type { ChatMessage, ChatTemplate, Conversation } from '../data/chat-template.js';
+import { UsageError } from '../errors.js';
+import { describeSystemError } from '../system-error.js';
+import type { GenerateFlags } from './generate-flags.js';
+
+/** The variables in which templates look for tools: SmolLM3 has one of its own. */
+const TOOL_VARIABLES = ['tools', 'xml_tools'];
+
+export class Briefing {
+  readonly messages: readonly ChatMessage[];
+  /** The variables of the template. */
+  readonly values: NonNullable<Conversation['values']>;
+  readonly hasTools: boolean;
+
+  /** @throws {UsageError} where the template writes nothing of it */
+  constructor(
+    chat: ChatTemplate,
+    { system, tools: path }: Pick<GenerateFlags, 'system' | 'tools'>,
+    tools: readonly unknown[] | undefined,
+  ) {
+    this.messages = system === undefined ? [] : [{ role: 'system', content: system }];
+    this.hasTools = tools !== undefined;
+    const asked = [...this.messages, { role: 'user', content: '?' }];
+    const bare = chat.render(asked);
+    if (system !== undefined && !bare.includes(system.trim())) {
+      throw new UsageError(
+        "--system: the model's chat template writes nothing of a system message. Say it in the first line of the conversation.",
+      );
+    }
+    const name = TOOL_VARIABLES.find(
+      (variable) => tools && chat.render(asked, { values: { [variable]: tools } }) !== bare,
+    );
+    if (tools !== undefined && name === undefined) {
+      throw new UsageError(
+        `--tools ${path}: the model's chat template writes nothing of tools, so the model would not know them. Say in --system what it may call, or give another chat_template.jinja.`,
+      );
+    }
+    this.values = name === undefined ? {} : { [name]: tools };
+  }
+}
+
+/**
+ * The tools of a file.
+ * @throws {UsageError} where it can't be read, or holds no list of tools
+ */
+export function readTools(path: string): readonly unknown[] {
+  let value: unknown;
+  try {
+    value = JSON.parse(readFileSync(path, 'utf8'));
+  } catch (cause) {
+    const why = cause instanceof SyntaxError ? cause.message : describeSystemError(cause);
+    throw new UsageError(`--tools: ${path} can't be read (${why}). ${WANTED}`, { cause });
+  }
+  const isTool = (one: unknown) => typeof one === 'object' && one !== null && !Array.isArray(one);
+  if (!Array.isArray(value) || value.length === 0 || !value.every(isTool)) {
+    throw new UsageError(`--tools: ${path} holds no list of tools. ${WANTED}`);
+  }
+  return value as readonly unknown[];
+}
+
+const WANTED =
+  'Give a file with a list such as [{"type": "function", "function": {"name", "description", "parameters"}}], as "tools" has it in data.';
