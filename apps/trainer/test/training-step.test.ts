@@ -71,7 +71,10 @@ function stepOf(values: readonly number[], config: object = {}, numTargets = 4) 
     ...{ module, optimizer, objective },
     noSync: <T>(run: () => Promise<T>) => tell('noSync', run()),
     step: async ({ gradScale }: { readonly gradScale?: Tensor }) => {
-      told.push([module.weight.grad && (await module.weight.grad.item()), (await gradScale?.item())?.toPrecision(5)]);
+      told.push([
+        module.weight.grad && (await module.weight.grad.item()),
+        (await gradScale?.item())?.toPrecision(5),
+      ]);
       await optimizer.step({ gradScale } as never);
     },
   };
@@ -94,7 +97,11 @@ describe('a step', () => {
     ['clips', { clip: 1.125 }, [[2.25, '0.50000']]],
     ['waits with all but the last', { clip: 9, sync: false }, ['noSync', [2.25, undefined]]],
     ['of groups waits with none', { clip: 9, sync: false, gradientGroups: 2 }, [[2.25, undefined]]],
-    ['in f16 unscales', { precision: 'fp16', clip: 9 }, [[2.25 * 2 ** 16, (2 ** -16).toPrecision(5)]]],
+    [
+      'in f16 unscales',
+      { precision: 'fp16', clip: 9 },
+      [[2.25 * 2 ** 16, (2 ** -16).toPrecision(5)]],
+    ],
     ['in f16 clips too', { precision: 'fp16', clip: 1.125 }, [[2.25 * 2 ** 16, '0.0000076294']]],
   ])('%s', async (_, config, expected) => {
     const { step, told, begin, module, optimizer, device } = stepOf([3, 4], config);
@@ -247,7 +254,7 @@ describe('sums over ranks', () => {
 
   it('of one rank are as they are, in float64 but for groups', async () => {
     const [group] = createMemoryGroup(1);
-    const at = { rank: 0, group, tag: '' };
+    const at = { rank: 0, group: group!, tag: '' };
     expect(await sumOfMicroSteps([0.1, 0.2], { ranks: 1 }, at)).toBe(0.1 + 0.2);
     const found = await sumOfMicroSteps([0.1, 0.2], { ranks: 1, gradientGroups: 2 }, at);
     expect(found).toBe(Math.fround(0.1) + Math.fround(0.2));
@@ -301,12 +308,12 @@ describe('a directory off the device', () => {
     const close = vi.spyOn(store, 'close');
     const options = { directory: 'd', config, openStore: async () => store };
     const open = withRest(options as unknown as RestOptions, async (rest) => {
-      expect(rest.store.keys().sort()).toEqual(['run', 'untrained']);
+      expect([...rest.store.keys()].sort()).toEqual(['run', 'untrained']);
       await rest.beginStep();
       expect(rest.store.keys()).toEqual(['run']);
       await store.write('untrained', Uint8Array.of(1));
       await rest.beginStep();
-      expect(rest.store.keys().sort()).toEqual(['run', 'untrained']);
+      expect([...rest.store.keys()].sort()).toEqual(['run', 'untrained']);
       return {} as Strategy;
     });
     if (isOpened) {

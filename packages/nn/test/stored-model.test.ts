@@ -68,6 +68,8 @@ describe('a stored model', () => {
     await modelIn(store, fresh, { resume: true }).model.open();
     expect(fresh.random.nextKey()).toEqual(expected);
     const begun = makeDevice({ seed: 8 });
+    begun.random.begin({ step: 5, rowOffset: 0 });
+    begun.random.nextKey();
     begun.random.nextKey();
     const own = begun.random.state();
     await modelIn(store, begun, { resume: true, name: 'net' }).model.open();
