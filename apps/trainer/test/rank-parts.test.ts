@@ -106,7 +106,7 @@ describe('the memory of phases', () => {
     device.dispose();
   });
 
-  it('of a watched rank leaves out the first step, whose kernels are new', () => {
+  it('a watched rank leaves out its first step, whose kernels are new', () => {
     const device = newDevice();
     const { group, stats } = groupOf(0);
     const found: unknown[] = [];
@@ -161,14 +161,14 @@ describe('the shape of what is trained', () => {
       SMALL.num_hidden_layers,
       SMALL.max_position_embeddings,
     ],
-  ])('of %s', (_, config, width, blocks, row) => {
+  ])('%s has a width, blocks and rows', (_, config, width, blocks, row) => {
     expect([widthOf(config), numBlocks(config), longestTextRow(config)]).toEqual([
       ...[width, blocks, row],
     ]);
     expect(textConfig(config)).toBe(config);
   });
 
-  it('of a module is what it says', () => {
+  it('a module is what it says', () => {
     expect([numBlocks(MODULE), countParameters(MODULE)]).toEqual([5, 77]);
     expect(() => textConfig(MODULE)).toThrow('A module is no text model.');
     expect(() => languageConfig(MODULE)).toThrow('A module is no text model.');
@@ -176,7 +176,7 @@ describe('the shape of what is trained', () => {
     expect(languageConfig(GPT)).toBe(GPT);
   });
 
-  it("of an encoder has its tables looked up, and no token's product with them", () => {
+  it("an encoder's tables are looked up, and in no token's product", () => {
     const { hidden_size: width, vocab_size, max_position_embeddings: rows } = SMALL;
     const weights = countParameters(SMALL) - (vocab_size + rows) * width;
     const attention = 12 * SMALL.num_hidden_layers * width * 5;

@@ -178,7 +178,7 @@ describe('trainLoop', () => {
     [{ hashEvery: 4 }, [4, 6]],
     [{ hashEvery: 3 }, [3, 6]],
     [{ again: { hashAt: [2], until: 5 } }, [2]],
-  ])('with %j hashes at %j, once', async (more, at) => {
+  ])('a run with %j hashes at %j, once', async (more, at) => {
     const hash = vi.fn(async () => ({ hash: 'h', numericClass: 'c' }));
     const lines: StepMetrics[] = [];
     const reached = await trainLoop({

@@ -251,7 +251,7 @@ describe('a decoder', () => {
     ['llama', LLAMA.hidden_size / LLAMA.num_attention_heads],
     ['qwen2', LLAMA.hidden_size / LLAMA.num_attention_heads],
     ['qwen3', 128],
-  ] as const)('of %s has heads of %d columns, unless it says how many', (model_type, width) => {
+  ] as const)('%s has heads of %d columns, unless it says how many', (model_type, width) => {
     const { head_dim: _, ...config } = LLAMA;
     expect(resolveDecoderConfig({ ...config, model_type }).head_dim).toBe(width);
     expect(resolveDecoderConfig({ ...config, model_type, head_dim: 2 }).head_dim).toBe(2);

@@ -57,7 +57,7 @@ describe('sums of groups', () => {
     expect(sums.partly()).toEqual([other]);
   });
 
-  it('of a call that has failed meanwhile are left out', async () => {
+  it('a call that has failed meanwhile brings nothing', async () => {
     const sums = sumsOf();
     const { present } = sums;
     const late = push(sums, 1);
@@ -88,7 +88,7 @@ describe('sums of groups', () => {
     expect([sums.isTorn, sums.present.index, sums.heldOf(key)]).toEqual([false, 0, undefined]);
   });
 
-  it('that nobody reads are held in the same places', async () => {
+  it('a dry run holds them in the same places', async () => {
     const [sums, dry] = [sumsOf(), sumsOf({ isDry: true })];
     for (let call = 0; call < 3; call++) {
       await push(sums, 1);
