@@ -121,11 +121,48 @@ MODELS = {
         "attention_bias": False,
         "mlp_bias": False,
     },
+    # The first and the last layer see five tokens, and turn heads by a theta of their own.
+    "gemma3": {
+        "model_type": "gemma3_text",
+        "architectures": ["Gemma3ForCausalLM"],
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 20,
+        "intermediate_size": 36,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "query_pre_attn_scalar": 10,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "sliding_window": 5,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+        "cache_implementation": "hybrid",
+    },
 }
+
+
+def is_gemma(config):
+    return config["model_type"] == "gemma3_text"
+
+
+def with_common(own):
+    """A model's fields, and those of all that it does not set itself. Gemma has another name for its activation."""
+    others = {k: v for k, v in COMMON.items() if k not in own and not (k == "hidden_act" and is_gemma(own))}
+    return {**own, **others}
 
 
 def head_dim_of(config):
     return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+HEAD_NORMS = ("qwen3", "gemma3_text")
 
 
 def make_weights(config, seed):
@@ -144,22 +181,29 @@ def make_weights(config, seed):
         if bias:
             normal(name + ".bias", rows, std=0.1)
 
+    def norm(name, size):
+        # Gemma stores the difference from one.
+        normal(name + ".weight", size, std=0.1, mean=0.0 if is_gemma(config) else 1.0)
+
     normal("model.embed_tokens.weight", config["vocab_size"], d)
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}."
-        normal(at + "input_layernorm.weight", d, std=0.1, mean=1.0)
+        norm(at + "input_layernorm", d)
         linear(at + "self_attn.q_proj", q, d, biased or family == "qwen2")
         linear(at + "self_attn.k_proj", kv, d, biased or family == "qwen2")
         linear(at + "self_attn.v_proj", kv, d, biased or family == "qwen2")
         linear(at + "self_attn.o_proj", d, q, biased)
-        if family == "qwen3":
-            normal(at + "self_attn.q_norm.weight", dim, std=0.1, mean=1.0)
-            normal(at + "self_attn.k_norm.weight", dim, std=0.1, mean=1.0)
-        normal(at + "post_attention_layernorm.weight", d, std=0.1, mean=1.0)
+        if family in HEAD_NORMS:
+            norm(at + "self_attn.q_norm", dim)
+            norm(at + "self_attn.k_norm", dim)
+        norm(at + "post_attention_layernorm", d)
+        if is_gemma(config):
+            norm(at + "pre_feedforward_layernorm", d)
+            norm(at + "post_feedforward_layernorm", d)
         linear(at + "mlp.gate_proj", inner, d, config.get("mlp_bias", False))
         linear(at + "mlp.up_proj", inner, d, config.get("mlp_bias", False))
         linear(at + "mlp.down_proj", d, inner, config.get("mlp_bias", False))
-    normal("model.norm.weight", d, std=0.1, mean=1.0)
+    norm("model.norm", d)
     if not config["tie_word_embeddings"]:
         normal("lm_head.weight", config["vocab_size"], d)
     return weights
@@ -172,13 +216,21 @@ def rms_norm(x, weight, eps):
     return x / torch.sqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 
-def frequencies_of(config):
+def is_sliding(config, layer):
+    return config.get("layer_types", {layer: None})[layer] == "sliding_attention"
+
+
+def frequencies_of(config, layer):
     """Radians per position for each pair of columns, in float64, with long wavelengths stretched as in Llama 3.1."""
     dim = head_dim_of(config)
-    plain = [config["rope_theta"] ** (-2 * j / dim) for j in range(dim // 2)]
+    sliding = is_sliding(config, layer)
+    theta = config["rope_local_base_freq" if sliding else "rope_theta"]
+    plain = [theta ** (-2 * j / dim) for j in range(dim // 2)]
     scaling = config.get("rope_scaling")
-    if scaling is None:
+    if scaling is None or sliding:
         return plain
+    if scaling["rope_type"] == "linear":
+        return [frequency / scaling["factor"] for frequency in plain]
     factor, low, high = scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"]
     original = scaling["original_max_position_embeddings"]
     scaled = []
@@ -202,13 +254,15 @@ def turn(x, frequencies):
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-def attend(q, k, v):
-    """Causal attention in which neighboring heads of queries share keys and values."""
+def attend(q, k, v, scalar, window):
+    """Causal attention in which neighboring heads of queries share keys and values; a query sees `window` keys."""
     groups = q.shape[1] // k.shape[1]
     k, v = (each.repeat_interleave(groups, dim=1) for each in (k, v))
     seq = q.shape[2]
-    mask = torch.full((seq, seq), float("-inf"), dtype=q.dtype).triu(1)
-    return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + mask, dim=-1) @ v
+    away = torch.arange(seq)[:, None] - torch.arange(seq)
+    hidden = (away < 0) | (away >= window)
+    mask = torch.zeros((seq, seq), dtype=q.dtype).masked_fill(hidden, float("-inf"))
+    return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(scalar) + mask, dim=-1) @ v
 
 
 def rows_of(config, ar, p, tokens, beside=None):
@@ -218,10 +272,12 @@ def rows_of(config, ar, p, tokens, beside=None):
     """
     batch, seq = tokens.shape
     dim, eps = head_dim_of(config), config["rms_norm_eps"]
-    frequencies = frequencies_of(config)
+    gemma = is_gemma(config)
+    offset = 1 if gemma else 0
+    activation = (lambda gate: F.gelu(gate, approximate="tanh")) if gemma else F.silu
 
     def norm(x, name):
-        return ar.op(lambda x, w: rms_norm(x, w, eps), x, p[name + ".weight"])
+        return ar.op(lambda x, w: rms_norm(x, w + offset, eps), x, p[name + ".weight"])
 
     def linear(x, name):
         if name + ".bias" in p:
@@ -236,25 +292,35 @@ def rows_of(config, ar, p, tokens, beside=None):
     def turned(x, layer):
         x = x.transpose(1, 2)
         has_rope = config.get("no_rope_layers", {layer: 1})[layer]
+        frequencies = frequencies_of(config, layer)
         return ar.op(lambda x: turn(x, frequencies), x) if has_rope else x
 
     x = ar.op(lambda w: F.embedding(tokens, w), p["model.embed_tokens.weight"])
+    if gemma:
+        # transformers keeps the factor in the dtype of the table.
+        factor = torch.tensor(math.sqrt(config["hidden_size"]), dtype=ar.storage or torch.float64).item()
+        x = ar.op(lambda x: x * factor, x)
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}."
         normed = norm(x, at + "input_layernorm")
         q, k, v = (heads(linear(normed, at + f"self_attn.{part}_proj")) for part in "qkv")
-        if config["model_type"] == "qwen3":
+        if config["model_type"] in HEAD_NORMS:
             q, k = norm(q, at + "self_attn.q_norm"), norm(k, at + "self_attn.k_norm")
-        mixed = ar.op(attend, turned(q, i), turned(k, i), v.transpose(1, 2))
+        scalar = config.get("query_pre_attn_scalar", dim)
+        window = config["sliding_window"] if is_sliding(config, i) else seq
+        mixed = ar.op(lambda *qkv: attend(*qkv, scalar, window), turned(q, i), turned(k, i), v.transpose(1, 2))
         mixed = mixed.transpose(1, 2).reshape(batch, seq, -1)
         # Sum and norm are one op: the norm gets the sum before it is rounded.
         branch = linear(mixed, at + "self_attn.o_proj")
-        gain = p[at + "post_attention_layernorm.weight"]
-        hidden = ar.op(lambda a, b, w: rms_norm(a + b, w, eps), x, branch, gain)
+        if gemma:
+            branch = norm(branch, at + "post_attention_layernorm")
+        gain = p[at + ("pre_feedforward_layernorm" if gemma else "post_attention_layernorm") + ".weight"]
+        hidden = ar.op(lambda a, b, w: rms_norm(a + b, w + offset, eps), x, branch, gain)
         x = ar.op(torch.add, x, branch)
         gate, up = (linear(hidden, at + f"mlp.{part}_proj") for part in ("gate", "up"))
-        gated = ar.op(lambda gate, up: F.silu(gate) * up, gate, up)
-        x = ar.op(torch.add, x, linear(gated, at + "mlp.down_proj"))
+        gated = ar.op(lambda gate, up: activation(gate) * up, gate, up)
+        narrow = linear(gated, at + "mlp.down_proj")
+        x = ar.op(torch.add, x, norm(narrow, at + "post_feedforward_layernorm") if gemma else narrow)
     return norm(x, "model.norm")
 
 
@@ -305,7 +371,7 @@ def main():
     data = torch.tensor(list((HERE / TEXT).read_bytes()))
     cases, by_name, rows = [], {}, {}
     for seed, (name, own) in enumerate(MODELS.items()):
-        config = {**own, **COMMON}
+        config = with_common(own)
         path = OUT / name
         path.mkdir(parents=True, exist_ok=True)
         weights = make_weights(config, 20261122 + seed)

@@ -14,7 +14,7 @@ import math
 
 import torch
 
-from decoders import COMMON, MODELS, Exact, loss_of_model, make_weights
+from decoders import MODELS, Exact, loss_of_model, make_weights, with_common
 from generate import COSINE, HERE, TEXT, case_of, flags_of, one_list_a_line, rows_at, write_safetensors
 
 OUT = HERE.parent / "lora"
@@ -22,7 +22,7 @@ OUT = HERE.parent / "lora"
 # squared shows.
 RANK, ALPHA = 3, 7.0
 CASE = dict(COSINE, lr=1e-2)
-PRECISIONS = {"llama": ("fp32", "bf16"), "qwen2": ("fp32",), "qwen3": ("fp32", "bf16")}
+PRECISIONS = {"llama": ("fp32", "bf16"), "qwen2": ("fp32",), "qwen3": ("fp32", "bf16"), "gemma3": ("fp32",)}
 
 
 def make_adapters(weights, seed, is_zero):
@@ -89,7 +89,7 @@ def main():
     for seed, (name, own) in enumerate(MODELS.items()):
         if name not in PRECISIONS:
             continue
-        config = {**own, **COMMON}
+        config = with_common(own)
         path = OUT / name
         path.mkdir(parents=True, exist_ok=True)
         weights = make_weights(config, 20261122 + seed)

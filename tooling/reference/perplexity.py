@@ -32,7 +32,7 @@ def main():
     data = torch.tensor(list((HERE / TEXT).read_bytes()))
     models = {"tiny": (generate.make_weights(), generate.loss_of)}
     for seed, (name, own) in enumerate(decoders.MODELS.items()):
-        config = {**own, **decoders.COMMON}
+        config = decoders.with_common(own)
         weights = decoders.make_weights(config, 20261122 + seed)
         models[f"decoders/{name}"] = (weights, decoders.loss_of_model(config))
     cases = []

@@ -13,7 +13,7 @@ import { ROOT, type RunRecord, referenceCase, runFlags, worstRatio } from './sup
 
 /** Sharded and single runs differ only by the order of sums. */
 const SHARDED_TOLERANCE = 2e-6;
-const FAMILIES = ['llama', 'biased', 'qwen2', 'qwen3', 'smollm3'] as const;
+const FAMILIES = ['llama', 'biased', 'qwen2', 'qwen3', 'smollm3', 'gemma3'] as const;
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 /** What several ranks and slices change shows in the first steps; one rank takes all of them. */
@@ -35,8 +35,8 @@ describe('one rank has the losses of PyTorch', () => {
   });
 
   it.each([
-    ...['llama-bf16', 'qwen3-bf16', 'smollm3-bf16'],
-    ...['llama-fp16', 'biased-fp16', 'qwen2-fp16', 'smollm3-fp16'],
+    ...['llama-bf16', 'qwen3-bf16', 'smollm3-bf16', 'gemma3-bf16'],
+    ...['llama-fp16', 'biased-fp16', 'qwen2-fp16', 'smollm3-fp16', 'gemma3-fp16'],
   ])('%s', async (name) => {
     expectReference(await run(name, '--strategy single'), name);
   });
@@ -61,6 +61,9 @@ const CELLS = [
   ['qwen3', '--strategy offload --slices 4 --checkpoint-activations'],
   ['smollm3', '--ranks 3 --checkpoint-activations'],
   ['smollm3', '--strategy offload --slices 3'],
+  ['gemma3', '--ranks 2 --checkpoint-activations'],
+  ['gemma3', '--strategy ddp --ranks 3'],
+  ['gemma3', '--strategy offload --slices 5 --checkpoint-activations'],
 ] as const;
 /** With SHARDWEAVE_LONG=1 llama runs over further numbers of ranks. */
 const LONG_CELLS = [
@@ -84,6 +87,7 @@ describe('sharded and offloaded ones have those of one rank', () => {
     ['qwen3-fp16', '--ranks 2 --checkpoint-activations'],
     ['llama-fp16', '--strategy offload --slices 2'],
     ['qwen2-bf16', '--strategy offload --slices 3'],
+    ['gemma3-bf16', '--ranks 3'],
   ])('%s %s', async (name, flags) => {
     expectReference(await run(name, flags, FEW_STEPS), name, FEW_STEPS);
   });
@@ -96,7 +100,7 @@ describe('documents packed in rows', () => {
   );
   afterAll(() => rmSync(model, { recursive: true }));
 
-  it.each(isLong ? ['llama', 'qwen3'] : ['qwen3'])(
+  it.each(isLong ? ['llama', 'gemma3', 'qwen3'] : ['qwen3'])(
     '%s has the losses of one rank in every strategy',
     async (family) => {
       const config = `${ROOT}tooling/reference/data/decoders/${family}/config.json`;
@@ -126,6 +130,7 @@ describe('a run', () => {
     ['llama', '--ranks 2'],
     ['qwen3', '--strategy offload --slices 2'],
     ['qwen2', '--strategy single'],
+    ['gemma3', '--ranks 2'],
   ])(
     'a run of a %s with %s at rate 0 leaves the directory that it began with',
     async (family, flags) => {

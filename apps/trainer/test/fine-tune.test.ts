@@ -13,6 +13,7 @@ import {
 } from '../../../packages/gguf/test/support/llama-cpp.ts';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { llamaQuantize, noGgml } from '../../../tooling/test-kit/ggml.ts';
+import { GEMMA_CONFIG, sentencePieceText } from '../../../tooling/test-kit/sentence-piece.ts';
 import { buildCommand } from './support/build-command.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT, runFlags } from './support/run-flags.js';
@@ -169,6 +170,25 @@ const SHAPE = {
   max_position_embeddings: 128,
 };
 
+const GEMMA = {
+  ...{ vocab_size: 640, num_hidden_layers: 6, head_dim: 64, query_pre_attn_scalar: 64 },
+  sliding_window: 16,
+};
+
+/** Writes a small tokenizer beside a model's config: Gemma's own kind, or bytes and merges. */
+function writeTokenizer(family: string, model: string): void {
+  if (family === 'gemma3_text') {
+    writeFileSync(join(model, 'tokenizer.json'), sentencePieceText('gemma'));
+    // The texts are compared behind prompts without a begin token.
+    const config = { ...GEMMA_CONFIG, add_bos_token: false };
+    writeFileSync(join(model, 'tokenizer_config.json'), JSON.stringify(config));
+    return;
+  }
+  for (const name of ['tokenizer.json', 'tokenizer_config.json']) {
+    copyFileSync(`${ROOT}tooling/tokenizer/${name}`, join(model, name));
+  }
+}
+
 /** Llamas run always, for a GGUF has their queries and keys in another order. */
 const familiesOf = (cells: readonly [string, object, string][]) =>
   isLong ? cells : cells.slice(0, 1);
@@ -182,6 +202,8 @@ it.each<[string, object, string]>(
       '--lora-rank 5 --lora-targets q_proj,v_proj,down_proj',
     ],
     ['qwen3', { tie_word_embeddings: true, head_dim: 32 }, '--lora-rank 8 --lora-alpha 3'],
+    ['smollm3', { num_hidden_layers: 4 }, '--lora-rank 3 --lora-alpha 5'],
+    ['gemma3_text', GEMMA, '--lora-rank 4'],
   ]),
 )(
   'a %s writes 50 tokens with adapters as llama.cpp does with them beside the base',
@@ -190,9 +212,7 @@ it.each<[string, object, string]>(
     mkdirSync(model);
     const config = { model_type: family, ...SHAPE, ...more };
     writeFileSync(join(model, 'config.json'), JSON.stringify(config));
-    for (const name of ['tokenizer.json', 'tokenizer_config.json']) {
-      copyFileSync(`${ROOT}tooling/tokenizer/${name}`, join(model, name));
-    }
+    writeTokenizer(family, model);
     const data = join(folder, `${family}.txt`);
     writeFileSync(
       data,
@@ -242,6 +262,7 @@ it.skipIf(noGgml !== undefined).each<[string, object, string]>(
   familiesOf([
     ['llama', { tie_word_embeddings: false }, '--lora-rank 4'],
     ['qwen3', { tie_word_embeddings: true, head_dim: 64 }, '--lora-rank 8 --lora-alpha 4'],
+    ['gemma3_text', GEMMA, '--lora-rank 8 --lora-alpha 4'],
   ]),
 )(
   'a %s that llama.cpp wrote as Q4_K_M writes 50 tokens with adapters as it does with that file',
@@ -254,9 +275,7 @@ it.skipIf(noGgml !== undefined).each<[string, object, string]>(
       join(model, 'config.json'),
       JSON.stringify({ model_type: family, ...wide, ...more }),
     );
-    for (const file of ['tokenizer.json', 'tokenizer_config.json']) {
-      copyFileSync(`${ROOT}tooling/tokenizer/${file}`, join(model, file));
-    }
+    writeTokenizer(family, model);
     const data = join(folder, `${name}.txt`);
     const line = 'Call me Ishmael. Some years ago, never mind how long precisely. ';
     writeFileSync(data, line.repeat(40));

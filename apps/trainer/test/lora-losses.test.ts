@@ -13,7 +13,7 @@ const run = (name: string, flags: string) =>
   runFlags([...referenceCase(name).flags, '--device', 'cpu', ...flags.split(' ')]);
 
 describe('adapters have the losses of PyTorch', () => {
-  it.each(['lora.llama-fp32', 'lora.qwen2-fp32', 'lora.qwen3-fp32'])(
+  it.each(['lora.llama-fp32', 'lora.qwen2-fp32', 'lora.qwen3-fp32', 'lora.gemma3-fp32'])(
     '%s alone, and sharded as alone',
     async (name) => {
       const single = await run(name, '--strategy single');

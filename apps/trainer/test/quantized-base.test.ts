@@ -14,7 +14,7 @@ import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from '../../../tooling/test-kit/ranks.js';
 
 type Precision = 'f32' | 'f16' | 'bf16';
-type Family = 'llama' | 'qwen3' | 'gpt2';
+type Family = 'llama' | 'qwen3' | 'gemma3_text' | 'gpt2';
 
 const WORDS = 300;
 const CONFIGS: Readonly<Record<Family, object>> = {
@@ -31,6 +31,13 @@ const CONFIGS: Readonly<Record<Family, object>> = {
     ...{ model_type: 'qwen3', hidden_size: 256, intermediate_size: 512, num_attention_heads: 4 },
     ...{ num_key_value_heads: 2, head_dim: 64, num_hidden_layers: 2, vocab_size: WORDS },
     tie_word_embeddings: true,
+    max_position_embeddings: 64,
+  },
+  gemma3_text: {
+    ...{ model_type: 'gemma3_text', hidden_size: 256, intermediate_size: 256, vocab_size: WORDS },
+    ...{ num_attention_heads: 3, num_key_value_heads: 1, head_dim: 32, num_hidden_layers: 2 },
+    layer_types: ['sliding_attention', 'full_attention'],
+    sliding_window: 5,
     max_position_embeddings: 64,
   },
   gpt2: {
@@ -170,6 +177,7 @@ const ALL: Cell[] = (['plain', 'ddp', 'fsdp', 'offload'] as const).flatMap((wrap
     (['f32', 'f16', 'bf16'] as const).flatMap((precision) => [
       { wrap, ranks, precision, family: 'llama', type: 'q4_0' } as const,
       { wrap, ranks, precision, family: 'qwen3', type: 'q4_K' } as const,
+      { wrap, ranks, precision, family: 'gemma3_text', type: 'q4_K' } as const,
       { wrap, ranks, precision, family: 'gpt2', type: 'q5_1' } as const,
     ]),
   ),
@@ -180,6 +188,7 @@ const SOME = [
   'ddp 2 f16 llama',
   'fsdp 1 f32 gpt2',
   'fsdp 2 f16 qwen3',
+  'fsdp 2 bf16 gemma3_text',
   'fsdp 3 bf16 llama',
   'fsdp 4 f32 qwen3',
   'offload 1 bf16 gpt2',

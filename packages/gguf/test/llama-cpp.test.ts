@@ -11,13 +11,8 @@ import { ggufTokenizerTexts, openGguf } from '@shardweave/gguf/read';
 import { afterAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { errorBesideGgml } from '../../../tooling/test-kit/ggml.ts';
-import {
-  bareModel,
-  makeSmall,
-  SMALL_MODELS,
-  sentencePieceText,
-  WIDE,
-} from './support/hub-models.ts';
+import { GEMMA_CONFIG, sentencePieceText } from '../../../tooling/test-kit/sentence-piece.ts';
+import { bareModel, makeSmall, SMALL_MODELS, WIDE } from './support/hub-models.ts';
 import { llamaLogits, openLlama, tokenIds } from './support/llama-cpp.ts';
 import { sourceOf } from './support/raw-gguf.ts';
 import { bytesOf } from './support/written.ts';
@@ -43,6 +38,7 @@ const MARGIN = { f32: 0.01, f16: 0.01, bf16: 0.01, q8_0: 0.1 };
 const OFF = { f32: 1e-4, f16: 0.05, bf16: 0.5, q8_0: 1.5 };
 /** The error of llama.cpp's GELU, which it looks up in a table of f16. */
 const GELU_TABLE = 0.01;
+const WITH_GELU = ['gpt2', 'gemma3'];
 
 const require = createRequire(import.meta.url);
 const folder = newFolder();
@@ -64,7 +60,7 @@ describe.each(Object.entries(SMALL_MODELS))('%s', async (name, small) => {
     expect(clear.length).toBeGreaterThanOrEqual(0.9 * tokens.length);
     expect(clear.map((i) => bestOf(found[i]!))).toEqual(clear.map((i) => bestOf(ours[i]!)));
     const off = ours.map((row, i) => largestDifference(row, found[i]!));
-    const limit = name === 'gpt2' ? Math.max(OFF[type], GELU_TABLE) : OFF[type];
+    const limit = WITH_GELU.includes(name) ? Math.max(OFF[type], GELU_TABLE) : OFF[type];
     expect(Math.max(...off)).toBeLessThan(limit);
   });
 
@@ -90,7 +86,7 @@ describe.each(Object.entries(SMALL_MODELS))('%s', async (name, small) => {
     writeFileSync(adapter, await bytesOf(file));
     const found = await llamaLogits(llama, { path, adapter, tokens });
     const ours = await logits(tokens);
-    const limit = name === 'gpt2' ? GELU_TABLE : OFF.f32;
+    const limit = WITH_GELU.includes(name) ? GELU_TABLE : OFF.f32;
     const off = ours.map((row, i) => largestDifference(row, found[i]!));
     expect(Math.max(...off)).toBeLessThan(limit);
     expect(largestDifference(ours.at(-1)!, bare.at(-1)!)).toBeGreaterThan(100 * limit);
@@ -128,22 +124,32 @@ describe('a model whose rows are blocks of 256', async () => {
   });
 });
 
-it('has the tokens of a tokenizer of SentencePiece, by scores', async () => {
-  const { texts, state } = bareModel(600);
-  const json = sentencePieceText();
-  texts.set('tokenizer.json', json);
-  texts.set('tokenizer_config.json', JSON.stringify({ bos_token: '<s>', eos_token: '</s>' }));
-  const path = join(folder, 'sentence-piece.gguf');
-  writeFileSync(path, await bytesOf(modelGguf({ texts, state }, { type: 'f16', name: 'x' })));
-  const hub = new Tokenizer(JSON.parse(json), {});
-  const given = [...HARD.slice(0, 4), 'one</s>two <s>three'];
-  const found = await tokenIds(llama, { path, texts: given });
-  expect(found).toEqual(given.map((text) => hub.encode(text, { add_special_tokens: false }).ids));
-  const back = await readBack(path);
-  expect(given.map(back.encode)).toEqual(found);
-  // The space before a text is no part of it.
-  expect(found.slice(0, 4).map(back.decode)).toEqual(given.slice(0, 4));
-});
+it.each([
+  ['llama', { bos_token: '<s>', eos_token: '</s>' }, 'one</s>two <s>three'],
+  [
+    'gemma',
+    GEMMA_CONFIG,
+    'a <end_of_turn>\n\n<start_of_turn>  b\t\tc<table>\n \n\n\n\n\n    d       e',
+  ],
+] as const)(
+  'has the tokens of a tokenizer of SentencePiece, by scores: %s',
+  async (family, config, special) => {
+    const { texts, state } = bareModel(600);
+    const json = sentencePieceText(family);
+    texts.set('tokenizer.json', json);
+    texts.set('tokenizer_config.json', JSON.stringify(config));
+    const path = join(folder, `sentence-piece-${family}.gguf`);
+    writeFileSync(path, await bytesOf(modelGguf({ texts, state }, { type: 'f16', name: 'x' })));
+    const hub = new Tokenizer(JSON.parse(json), {});
+    const given = [...HARD.slice(0, 4), special];
+    const found = await tokenIds(llama, { path, texts: given });
+    expect(found).toEqual(given.map((text) => hub.encode(text, { add_special_tokens: false }).ids));
+    const back = await readBack(path);
+    expect(given.map(back.encode)).toEqual(found);
+    // The space before a text is no part of it.
+    expect(found.slice(0, 4).map(back.decode)).toEqual(given.slice(0, 4));
+  },
+);
 
 // These are the whole vocabularies of published models, with tiny weights.
 describe.each([

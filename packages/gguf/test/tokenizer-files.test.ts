@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import { GgufTokenizerError, modelGguf } from '@shardweave/gguf';
 import { describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
-import { bareModel, sentencePieceText } from './support/hub-models.ts';
+import { sentencePieceText } from '../../../tooling/test-kit/sentence-piece.ts';
+import { bareModel } from './support/hub-models.ts';
 import { bytesOf, readGguf } from './support/written.ts';
 
 const folder = newFolder();
@@ -233,7 +234,7 @@ describe('a tokenizer is refused', () => {
     [
       'with more tokens than the model',
       (json) => {
-        json.added_tokens[0].id = 520;
+        json.model.vocab.more = 520;
       },
       /below the model's vocab_size 520, got 520/,
     ],

@@ -5,7 +5,8 @@ import { GgufTokenizerError, modelGguf } from '@shardweave/gguf';
 import { type GgufValue, ggufTokenizerTexts, openGguf } from '@shardweave/gguf/read';
 import { readTokenizerSettings } from '@shardweave/gguf/tokenizer-files';
 import { describe, expect, it } from 'vitest';
-import { bareModel, sentencePieceText } from './support/hub-models.ts';
+import { sentencePieceText } from '../../../tooling/test-kit/sentence-piece.ts';
+import { bareModel } from './support/hub-models.ts';
 import { sourceOf } from './support/raw-gguf.ts';
 import { bytesOf } from './support/written.ts';
 

@@ -109,7 +109,6 @@ export { DecoderAttention } from './models/decoder-attention.js';
 export {
   type DecoderConfig,
   type DecoderOptions,
-  decoderParameterCount,
   type NeededField,
   type RopeScaling,
   resolveDecoderConfig,
@@ -117,6 +116,7 @@ export {
 export type { DecoderFamily } from './models/decoder-families.js';
 export { DecoderBlock, DecoderEmbeddings } from './models/decoder-layers.js';
 export { DecoderMlp } from './models/decoder-mlp.js';
+export { decoderParameterCount } from './models/decoder-parts.js';
 export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Mlp } from './models/gpt2.js';
 export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './models/gpt2-config.js';
 export { modelConfigText, parseModelConfig } from './models/hf/config-file.js';

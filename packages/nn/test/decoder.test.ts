@@ -1,6 +1,7 @@
 // These tests cover the decoder by itself: packed rows, kernel calls, refusals, initial values and
 // memory. decoder-reference.test.ts compares what it computes with PyTorch.
 
+import { bf16ToF32, f32ToBf16 } from '@shardweave/dtypes';
 import {
   Decoder,
   type DecoderOptions,
@@ -28,14 +29,19 @@ const LLAMA: DecoderOptions = {
 const QWEN2: DecoderOptions = { ...LLAMA, model_type: 'qwen2', tie_word_embeddings: true };
 const QWEN3: DecoderOptions = { ...LLAMA, model_type: 'qwen3', head_dim: 6 };
 const SMOLLM3: DecoderOptions = { ...LLAMA, model_type: 'smollm3', no_rope_layers: [1, 0, 0] };
-const FAMILIES = [LLAMA, QWEN2, QWEN3, SMOLLM3].map(
+const GEMMA3: DecoderOptions = {
+  ...LLAMA,
+  ...{ model_type: 'gemma3_text', head_dim: 6, sliding_window: 3 },
+  layer_types: ['full_attention', 'sliding_attention', 'sliding_attention'],
+};
+const FAMILIES = [LLAMA, QWEN2, QWEN3, SMOLLM3, GEMMA3].map(
   (config) => [config.model_type, config] as const,
 );
 /**
- * Forward and backward of a Llama block take 39 kernel calls, and a few more with biases or norms.
- * Composed of plain ops they would take three times as many.
+ * Forward and backward of a Llama block take 39 kernel calls, and a few more with biases or further
+ * norms. Composed of plain ops they would take three times as many.
  */
-const MOST_CALLS = 45;
+const MOST_CALLS = 46;
 
 /**
  * The sums of keys' gradients cancel, so that rounding reaches 1.4e-6 of their size. A leak between
@@ -171,7 +177,8 @@ describe.each(FAMILIES)('%s', (_, config) => {
       const values = await read(parameter);
       expect(await read(other.parameters()[i]!)).toEqual(values);
       if (parameter.rank === 1) {
-        expect(new Set(values)).toEqual(new Set([name.includes('norm') ? 1 : 0]));
+        const isOne = name.includes('norm') && config.model_type !== 'gemma3_text';
+        expect(new Set(values)).toEqual(new Set([isOne ? 1 : 0]));
       } else {
         const square = values.reduce((total, value) => total + value * value, 0) / values.length;
         expect(Math.abs(Math.sqrt(square) / 0.05 - 1), name).toBeLessThan(0.1);
@@ -208,6 +215,8 @@ const PUBLISHED = [
   ['qwen2', 'Qwen2.5-0.5B', [151936, 896, 4864, 24, 14, 2, 64], true, 494_032_768],
   ['qwen3', 'Qwen3-0.6B', [151936, 1024, 3072, 28, 16, 8, 128], true, 596_049_920],
   ['smollm3', 'SmolLM3-3B', [128256, 2048, 11008, 36, 16, 4, 128], true, 3_075_098_624],
+  ['gemma3_text', 'Gemma-3-270M', [262144, 640, 2048, 18, 4, 1, 256], true, 268_098_176],
+  ['gemma3_text', 'Gemma-3-1B', [262144, 1152, 6912, 26, 4, 1, 256], true, 999_885_952],
 ] as const;
 
 describe('a decoder', () => {
@@ -226,6 +235,16 @@ describe('a decoder', () => {
       expect(model.device.memory().live.total).toBe(0);
     },
   );
+
+  it('multiplies the rows of a Gemma by the root of its width, as their dtype has it', async () => {
+    const device = makeDevice();
+    const model = new Decoder(device, GEMMA3, { seed: 1 }).to('bf16');
+    const rows = await model.layers()[0]!.call(ids(device, [5]));
+    const table = await read(model.parameters()[0]!);
+    const inBf16 = (value: number) => bf16ToF32(f32ToBf16(value));
+    const expected = table.slice(5 * 12, 6 * 12).map((value) => inBf16(value * 3.46875));
+    expect(await read(rows as Tensor)).toEqual(expected); // the root of 12 is 3.4641
+  });
 
   it('drops attention weights while it trains, and none in evaluation', async () => {
     const device = makeDevice();
@@ -274,7 +293,15 @@ describe('a decoder', () => {
     expect(make({ no_rope_layers: [1, 0] })).toThrow('no no_rope_layers for llama, got [1,0]');
     const ofSmol = (...layers: number[]) => make({ ...SMOLLM3, no_rope_layers: layers });
     expect(ofSmol(1)).toThrow('no_rope_layers for each of num_hidden_layers (2), got 1');
-    expect(ofSmol(1, 2)).toThrow('no_rope_layers to be a list of a 1 or 0');
+    expect(ofSmol(1, 2)).toThrow('no_rope_layers to be a list of 0 or 1 for each layer');
+    expect(make({ ...GEMMA3, layer_types: ['chunked'] })).toThrow('layer_types to be a list of');
+    expect(make({ ...GEMMA3, sliding_window: 0 })).toThrow('sliding_window');
+    expect(make({ sliding_window: 4 })).toThrow(
+      'no sliding_window for llama, got 4. Only gemma3_text',
+    );
+    const linear = { rope_type: 'linear', factor: 8 };
+    expect(make({ rope_scaling: linear })).toThrow("of rope_type 'llama3' for llama, got 'linear'");
+    expect(make({ ...GEMMA3, rope_scaling: { ...linear, beta: 1 } })).toThrow('rope_scaling');
     expect(make({ hidden_size: undefined })).toThrow('hidden_size');
     expect(make({ rope_theta: 0 })).toThrow('rope_theta');
     expect(make({ rope_scaling: { rope_type: 'llama3', factor: 8 } })).toThrow('rope_scaling');

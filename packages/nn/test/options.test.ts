@@ -60,7 +60,12 @@ const CLASSES = [
   [LayerNorm, 'LayerNorm', { normalizedShape: 4, eps: 1e-5 }, ['normalizedShape']],
   [RmsNorm, 'RmsNorm', { normalizedShape: 4, eps: 1e-5, isOffset: true }, ['normalizedShape']],
   [AddLayerNorm, 'AddLayerNorm', { normalizedShape: 4, eps: 1e-5 }, ['normalizedShape']],
-  [AddRmsNorm, 'AddRmsNorm', { normalizedShape: 4, eps: 1e-5 }, ['normalizedShape']],
+  [
+    AddRmsNorm,
+    'AddRmsNorm',
+    { normalizedShape: 4, eps: 1e-5, isOffset: true },
+    ['normalizedShape'],
+  ],
   [
     Linear,
     'Linear',

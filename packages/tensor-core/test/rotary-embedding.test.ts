@@ -44,6 +44,14 @@ test('long wavelengths are stretched whole, short ones not, those between in par
   expect(ratios.filter((ratio) => ratio > 0.126 && ratio < 0.999).length).toBeGreaterThan(2);
 });
 
+test('a factor alone divides all frequencies', async () => {
+  const plain = await frequenciesOf({ headDim: 8 });
+  const scaled = await frequenciesOf({ headDim: 8, scaling: { factor: 8 } });
+  scaled.forEach((frequency, j) => {
+    expect((frequency * 8) / plain[j]!).toBeCloseTo(1, 11);
+  });
+});
+
 test('what does not fit is named', () => {
   const device = new Device(createReferenceBackend());
   device.scope(() => {
@@ -54,7 +62,9 @@ test('what does not fit is named', () => {
     );
     expect(() => rotaryFrequencies(device, { headDim: 4, base: 1 })).toThrow('expected base');
     const broken = { ...LLAMA, factor: 0 };
-    expect(() => rotaryFrequencies(device, { headDim: 4, scaling: broken })).toThrow('the factors');
+    for (const scaling of [broken, { factor: 0 }, { factor: 8, originalLength: 8192 }]) {
+      expect(() => rotaryFrequencies(device, { headDim: 4, scaling })).toThrow('the factors');
+    }
     expect(() => rotaryEmbedding(device.zeros([2, 3, 2, 6]), { frequencies })).toThrow(
       'got [2, 3, 2, 6] and u32 [2, 2]',
     );

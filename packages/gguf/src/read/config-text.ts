@@ -4,6 +4,7 @@
 import { modelConfigText, parseModelConfig } from '@shardweave/nn';
 import { GgufModelError } from '../errors.js';
 import { type Family, GGUF_FAMILIES } from '../families.js';
+import { attentionScalar, LOCAL_BASE } from '../model-metadata.js';
 import type { GgufValue } from './metadata-values.js';
 import type { Gguf } from './open-gguf.js';
 import { ropeScalingOf } from './rope-scaling.js';
@@ -79,21 +80,24 @@ async function decoderFields(
     (size) => size === headDim,
     `${headDim}: all of a head turns`,
   );
-  keys.require('rope.scaling.type', (type) => type === 'none', "'none'");
-  keys.require('rope.scaling.factor', (factor) => factor === 1, '1');
-  keys.require(
-    'attention.sliding_window',
-    (size) => typeof size === 'number' && (size === 0 || size >= positions),
-    `none below context_length ${positions}`,
-  );
+  const isGemma = family === 'gemma3_text';
+  if (!isGemma) {
+    keys.require('rope.scaling.type', (type) => type === 'none', "'none'");
+    keys.require('rope.scaling.factor', (factor) => factor === 1, '1');
+    keys.require(
+      'attention.sliding_window',
+      (size) => typeof size === 'number' && (size === 0 || size >= positions),
+      `none below context_length ${positions}`,
+    );
+  }
   const angles = { rope_theta: keys.real('rope.freq_base', 10_000), head_dim: headDim };
   const { isGeneral } = GGUF_FAMILIES[family];
-  const scaling = isGeneral ? await ropeScalingOf(gguf, angles) : null;
+  const scaling = isGeneral ? await ropeScalingOf(gguf, angles) : linearScaling(keys);
   const biases = {
     attention_bias: tensors.has('blk.0.attn_q.bias'),
     mlp_bias: tensors.has('blk.0.ffn_up.bias'),
   };
-  return {
+  const fields = {
     vocab_size: rowsOfTable(gguf),
     hidden_size: width,
     intermediate_size: keys.count('feed_forward_length'),
@@ -107,6 +111,22 @@ async function decoderFields(
     tie_word_embeddings: !tensors.has(HEAD),
     ...(isGeneral ? biases : {}),
   };
+  return !isGemma
+    ? fields
+    : {
+        ...fields,
+        sliding_window: keys.count('attention.sliding_window'),
+        sliding_window_pattern: keys.count('attention.sliding_window_pattern', 6),
+        rope_local_base_freq: keys.real('rope.freq_base_swa', LOCAL_BASE),
+        query_pre_attn_scalar: attentionScalar(fields),
+      };
+}
+
+/** The scaling that a file says by keys; null where it says none, or one that changes nothing. */
+function linearScaling(keys: Keys): { readonly rope_type: string; readonly factor: number } | null {
+  const factor = keys.real('rope.scaling.factor', 1);
+  keys.require('rope.scaling.type', (type) => type === 'none' || type === 'linear', "'linear'");
+  return factor === 1 ? null : { rope_type: 'linear', factor };
 }
 
 function gpt2Fields(gguf: Gguf, keys: Keys): Fields {

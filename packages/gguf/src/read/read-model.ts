@@ -1,7 +1,7 @@
 // A file's model under the Hub's names: the configuration, and its tensors with rows in the Hub's
 // order. Rows only move, so a tensor of blocks can be taken as it is, or as the numbers in it.
 
-import { byteSize } from '@shardweave/dtypes';
+import { byteSize, fromF32Array, toF32Array } from '@shardweave/dtypes';
 import { decodeBlocks } from '@shardweave/dtypes/blocks';
 import {
   type ElementRange,
@@ -11,6 +11,7 @@ import {
 } from '@shardweave/nn';
 import { GgufModelError } from '../errors.js';
 import { GGUF_FAMILIES } from '../families.js';
+import { movedBy } from '../file-tensor.js';
 import { firstOf } from '../model-gguf.js';
 import { type TensorPlan, tensorPlans } from '../model-tensors.js';
 import { ROPE_FACTORS } from '../rope-factors.js';
@@ -153,7 +154,11 @@ function modelTensor(plan: TensorPlan, stored: StoredTensor): GgufModelTensor {
     byteLength: stored.byteLength,
     shape: isTransposed ? plan.shape.toReversed() : plan.shape,
     readRows: isTransposed ? turnedRows(plan, stored) : readRows,
-    values: isTransposed ? turnedValues(plan, stored) : values(plan, { stored, readRows }),
+    values: isTransposed
+      ? turnedValues(plan, stored)
+      : plan.offset === 0
+        ? values(plan, { stored, readRows })
+        : movedValues(plan, stored),
   };
 }
 
@@ -187,6 +192,17 @@ function rowReader(
     }
     return rows;
   };
+}
+
+/** The numbers of a vector from which the file's differ, in f32. */
+function movedValues(plan: TensorPlan, stored: StoredTensor): LazyTensor<SourceType> {
+  const { type, byteLength } = stored;
+  const dtype = isBlockType(type) ? 'f32' : type;
+  const read = async () => {
+    const numbers = toF32Array(decoded(type, await stored.read({ start: 0, byteLength })), dtype);
+    return fromF32Array(movedBy(numbers, -plan.offset), 'f32');
+  };
+  return { dtype: 'f32', shape: plan.shape, read };
 }
 
 /** The numbers of a tensor that the file has in the model's direction. */

@@ -4,7 +4,7 @@
 import { toF32Array } from '@shardweave/dtypes';
 import type { RopeScaling } from '@shardweave/nn';
 import { GgufModelError } from '../errors.js';
-import { factorsOf, ROPE_FACTORS } from '../rope-factors.js';
+import { factorsOf, type Llama3Scaling, ROPE_FACTORS } from '../rope-factors.js';
 import type { Gguf } from './open-gguf.js';
 
 /**
@@ -41,7 +41,7 @@ export async function ropeScalingOf(
   }
   const largest = Number(Math.max(...factors).toPrecision(5));
   for (const length of LENGTHS) {
-    const scaling: RopeScaling = {
+    const scaling: Llama3Scaling = {
       rope_type: 'llama3',
       factor: largest,
       low_freq_factor: 1,

@@ -224,6 +224,9 @@ interface Specials {
   readonly around: Around;
 }
 
+/** What ends an answer of Gemma. No key names it, and llama.cpp knows it by its text, too. */
+const GEMMA_TURN = '<end_of_turn>';
+
 function readSpecials(
   keys: TokenizerKeys,
   options: { readonly vocabulary: Vocabulary; readonly addsBos: boolean },
@@ -242,6 +245,7 @@ function readSpecials(
   const [bos, eos, pad] = [placed('bos'), placed('eos'), placed('padding')];
   const addsBos = keys.get('add_bos_token', 'bool') ?? options.addsBos;
   const addsEos = keys.get('add_eos_token', 'bool') ?? false;
+  const turn = tokens.indexOf(GEMMA_TURN);
   const ends = [eos, placed('eot'), placed('eom')].flatMap((end) => end?.id ?? []);
   return {
     config: {
@@ -252,7 +256,7 @@ function readSpecials(
       add_eos_token: addsEos && eos !== undefined,
       clean_up_tokenization_spaces: false,
     },
-    ends: [...new Set(ends)],
+    ends: [...new Set(turn < 0 ? ends : [...ends, turn])],
     around: { before: addsBos ? bos : undefined, after: addsEos ? eos : undefined },
   };
 }

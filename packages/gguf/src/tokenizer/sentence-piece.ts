@@ -1,8 +1,9 @@
-// SentencePiece's merges, as Llama 2's tokenizer.json has them: a sign stands for each space, and
-// characters that the vocabulary lacks are written as their bytes. llama.cpp has no list of merges
-// for it, but joins the two parts that make the token of the highest score. The result is the same
-// where every way to make a token is a merge, and where the merges of one token stand together in
-// the list.
+// SentencePiece's merges, as the tokenizer.json of Llama 2 and of Gemma has them: a sign stands for
+// each space, and characters that the vocabulary lacks are written as their bytes. llama.cpp has no
+// list of merges for it, but joins the two parts that make the token of the highest score. The
+// result is the same where every way to make a token is a merge, and where the merges of one token
+// stand together in the list. Tokens that people defined, such as Gemma's runs of spaces, are found
+// before any merge.
 
 import { GgufTokenizerError } from '../errors.js';
 import type { MetadataValue } from '../gguf-file.js';
@@ -49,12 +50,22 @@ export function sentencePieceMetadata(
   return [
     ['tokenizer.ggml.model', { type: 'string', value: 'llama' }],
     ['tokenizer.ggml.pre', { type: 'string', value: 'default' }],
-    ['tokenizer.ggml.tokens', { type: 'string[]', value: tokens }],
+    ['tokenizer.ggml.tokens', { type: 'string[]', value: textsOf({ tokens, types }) }],
     ['tokenizer.ggml.scores', { type: 'f32[]', value: scoresOf(json, { tokens, types: found }) }],
     ['tokenizer.ggml.token_type', { type: 'i32[]', value: found }],
     ['tokenizer.ggml.unknown_token_id', { type: 'u32', value: tokens.indexOf(unknown) }],
     ['tokenizer.ggml.add_space_prefix', { type: 'bool', value: addsSpace(json) }],
   ];
+}
+
+/**
+ * The tokens as llama.cpp looks for them: those that people defined in the text as it is, where
+ * spaces are spaces.
+ */
+function textsOf({ tokens, types }: Vocabulary): string[] {
+  return tokens.map((text, id) =>
+    types[id] === TOKEN_TYPE.userDefined ? text.replaceAll(SPACE, ' ') : text,
+  );
 }
 
 /**
@@ -76,6 +87,8 @@ function addsSpace({ normalizer, pre_tokenizer: preTokenizer }: TokenizerJson): 
 }
 
 const REPLACE = ['Replace', ' ', SPACE, undefined, undefined, undefined];
+/** Gemma's, which finds no space, since the normalizer has replaced them all. */
+const SPLIT = ['Split', ' ', undefined, undefined, undefined, undefined];
 const metaspace = (scheme: string) => [
   ...['Metaspace', undefined, undefined, undefined],
   ...[scheme, false],
@@ -84,6 +97,7 @@ const metaspace = (scheme: string) => [
 const SPACES: readonly (readonly [boolean, readonly unknown[]])[] = [
   [true, [['Prepend', undefined, undefined, SPACE, undefined, undefined], REPLACE]],
   [false, [REPLACE]],
+  [false, [REPLACE, SPLIT]],
   [true, [metaspace('always')]],
   [false, [metaspace('never')]],
 ];
@@ -103,6 +117,9 @@ function scoresOf(json: TokenizerJson, { tokens, types }: Vocabulary): number[] 
     const token = pair.replace(' ', '');
     const id = idOf.get(token);
     pairs.add(pair);
+    if (id !== undefined && types[id] === TOKEN_TYPE.userDefined) {
+      return;
+    }
     if (id === undefined || (token !== last && scores[id] !== 0)) {
       throw new GgufTokenizerError(
         `tokenizer.json: expected the merges of ${JSON.stringify(token)} together and in the vocabulary, got ${JSON.stringify(pair)} apart. llama.cpp would merge in another order.`,

@@ -24,7 +24,8 @@ export interface Vocabulary {
 /**
  * @param vocabSize the rows of the model's table; rows after the tokenizer's last token get names
  * of their own
- * @throws {GgufTokenizerError} for a number outside the table, and for one that two tokens have
+ * @throws {GgufTokenizerError} for a number outside the table, but for added tokens behind it, and
+ * for one that two tokens have
  */
 export function readVocabulary(json: TokenizerJson, vocabSize: number): Vocabulary {
   const tokens = new Array<string | undefined>(vocabSize).fill(undefined);
@@ -48,6 +49,9 @@ export function readVocabulary(json: TokenizerJson, vocabSize: number): Vocabula
   }
   for (const added of json.added_tokens ?? []) {
     requirePlain(added);
+    if (added.id >= vocabSize) {
+      continue; // Gemma 3 without images has a token for them, and no row of the table for it
+    }
     const isSpecial = added.special === true;
     place(added.content, added.id, isSpecial ? TOKEN_TYPE.control : TOKEN_TYPE.userDefined);
   }

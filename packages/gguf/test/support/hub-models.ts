@@ -19,12 +19,20 @@ import {
 } from '@shardweave/nn';
 import { Device, mean } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import {
+  GEMMA_CONFIG,
+  GEMMA_TEMPLATE,
+  sentencePieceText,
+} from '../../../../tooling/test-kit/sentence-piece.ts';
 
 const TOKENIZER = new URL('../../../../tooling/tokenizer/', import.meta.url);
 const file = (name: string) => readFileSync(new URL(name, TOKENIZER), 'utf8');
 
-/** Returns a tokenizer of 512 tokens that splits texts as the family's own does. */
+/** Returns a tokenizer of about 512 tokens that splits texts as the family's own does. */
 export function tokenizerText(pre: PreName): string {
+  if (pre === 'gemma') {
+    return sentencePieceText(pre);
+  }
   const json = JSON.parse(file('tokenizer.json'));
   return JSON.stringify({
     ...json,
@@ -36,64 +44,17 @@ export function tokenizerText(pre: PreName): string {
 
 export const tokenizerConfigText = file('tokenizer_config.json');
 
-/**
- * Returns the same tokenizer as SentencePiece stores it: numbers for <unk>, <s>, </s> and the
- * bytes, then tokens in the order of their merges, each with every pair that makes it, then
- * characters.
- */
-export function sentencePieceText(): string {
-  const { model } = JSON.parse(file('tokenizer.json')) as {
-    readonly model: { readonly vocab: Readonly<Record<string, number>> };
-  };
-  const words = Object.keys(model.vocab)
-    .slice(256)
-    .map((word) => word.replaceAll('\u0120', SPACE))
-    .filter((word) => /^[\u2581 -~]+$/.test(word));
-  const special = ['<unk>', '<s>', '</s>'];
-  const bytes = Array.from(
-    { length: 256 },
-    (_, byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`,
-  );
-  const letters = [...new Set([...words.join(''), ...'.,-!?0123'])];
-  const pieces = new Set([...words, ...letters]);
-  const merges = words.flatMap((word) =>
-    Array.from(word.slice(1), (_, i) => [word.slice(0, i + 1), word.slice(i + 1)] as const)
-      .filter((pair) => pair.every((part) => pieces.has(part)))
-      .map((pair) => pair.join(' ')),
-  );
-  return JSON.stringify({
-    version: '1.0',
-    added_tokens: special.map((content, id) => ({ id, content, special: true, normalized: false })),
-    normalizer: {
-      type: 'Sequence',
-      normalizers: [
-        { type: 'Prepend', prepend: SPACE },
-        { type: 'Replace', pattern: { String: ' ' }, content: SPACE },
-      ],
-    },
-    pre_tokenizer: null,
-    post_processor: null,
-    decoder: null,
-    model: {
-      type: 'BPE',
-      unk_token: '<unk>',
-      fuse_unk: true,
-      byte_fallback: true,
-      vocab: Object.fromEntries(
-        [...special, ...bytes, ...words, ...letters].map((token, id) => [token, id]),
-      ),
-      merges,
-    },
-  });
+/** Returns the tokenizer_config.json beside a tokenizer. */
+export function configTextOf(pre: PreName): string {
+  return pre === 'gemma'
+    ? JSON.stringify({ ...GEMMA_CONFIG, chat_template: GEMMA_TEMPLATE })
+    : tokenizerConfigText;
 }
 
-/** The character that stands for a space. */
-const SPACE = '\u2581';
-
-export type PreName = 'qwen2' | 'llama-bpe' | 'gpt-2' | 'smollm';
+export type PreName = 'qwen2' | 'llama-bpe' | 'gpt-2' | 'smollm' | 'gemma';
 
 const words = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true };
-const PRE: Readonly<Record<PreName, (qwen: unknown) => unknown>> = {
+const PRE: Readonly<Record<Exclude<PreName, 'gemma'>, (qwen: unknown) => unknown>> = {
   qwen2: (qwen) => qwen,
   'llama-bpe': (qwen) =>
     JSON.parse(JSON.stringify(qwen).replace('|\\\\p{N}|', '|\\\\p{N}{1,3}|')) as unknown,
@@ -163,6 +124,19 @@ export const SMALL_MODELS = {
       initializer_range: 0.1, // with more layers rounding to 8 bits moves logits further
     },
   },
+  gemma3: {
+    pre: 'gemma',
+    config: {
+      ...SIZES,
+      vocab_size: 640,
+      model_type: 'gemma3_text',
+      num_hidden_layers: 7, // the sixth sees all
+      head_dim: 32,
+      query_pre_attn_scalar: 32,
+      sliding_window: 9,
+      rope_scaling: { rope_type: 'linear', factor: 4 },
+    },
+  },
   gpt2: {
     pre: 'gpt-2',
     config: {
@@ -218,7 +192,7 @@ export async function makeSmall({ config, pre }: SmallModel, text: string) {
   }
   await loadStateDict(model, state);
   model.eval();
-  const tokenizer = new Tokenizer(JSON.parse(tokenizerText(pre)), JSON.parse(tokenizerConfigText));
+  const tokenizer = new Tokenizer(JSON.parse(tokenizerText(pre)), JSON.parse(configTextOf(pre)));
   const encode = (of: string) => tokenizer.encode(of, { add_special_tokens: false }).ids;
   await learn(model, encode(text));
   const texts = textsOf(model, pre);
@@ -268,7 +242,7 @@ function textsOf(model: Gpt2 | Decoder, pre: PreName): Map<string, string> {
   return new Map([
     ['config.json', modelConfigText(model.config)],
     ['tokenizer.json', tokenizerText(pre)],
-    ['tokenizer_config.json', tokenizerConfigText],
+    ['tokenizer_config.json', configTextOf(pre)],
   ]);
 }
 

@@ -11,7 +11,7 @@ import {
 } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
-import { type PreName, tokenizerConfigText, tokenizerText } from './hub-models.ts';
+import { configTextOf, type PreName, tokenizerText } from './hub-models.ts';
 
 let backend: ReturnType<typeof createCpuBackend> | undefined;
 
@@ -36,7 +36,7 @@ export async function randomModel(fields: object, pre: PreName = 'qwen2') {
   const texts = new Map([
     ['config.json', modelConfigText(config)],
     ['tokenizer.json', tokenizerText(pre)],
-    ['tokenizer_config.json', tokenizerConfigText],
+    ['tokenizer_config.json', configTextOf(pre)],
   ]);
   return { config, texts, state };
 }

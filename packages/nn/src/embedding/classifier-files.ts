@@ -34,6 +34,7 @@ const ARCHITECTURES: Readonly<Record<Base['model_type'], string>> = {
   qwen2: 'Qwen2ForSequenceClassification',
   qwen3: 'Qwen3ForSequenceClassification',
   smollm3: 'SmolLM3ForSequenceClassification',
+  gemma3_text: 'Gemma3TextForSequenceClassification',
   gpt2: 'GPT2ForSequenceClassification',
 };
 

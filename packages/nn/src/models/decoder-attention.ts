@@ -10,7 +10,8 @@ import {
 import { Linear } from '../layers/linear.js';
 import { RmsNorm } from '../layers/rms-norm.js';
 import { Module } from '../module.js';
-import { blockParts, type DecoderConfig, layerParts } from './decoder-config.js';
+import type { DecoderConfig } from './decoder-config.js';
+import { blockParts, layerParts, normOptions } from './decoder-parts.js';
 import { type DecoderPartOptions, RotaryTable } from './rotary-table.js';
 import type { RowPlaces } from './token-options.js';
 
@@ -28,19 +29,22 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
   readonly oProj: Linear;
   /**
    * Normalizes each head of the queries by one weight [head_dim]; kNorm does so with the keys. Only
-   * Qwen 3 has them.
+   * Qwen 3 and Gemma 3 have them.
    */
   readonly qNorm: RmsNorm | undefined;
   readonly kNorm: RmsNorm | undefined;
   readonly #config: DecoderConfig;
   /** What turns queries and keys; undefined in a layer without positions. */
   readonly #rotary: RotaryTable | undefined;
+  readonly #window: number | undefined;
 
   constructor(device: Device, config: DecoderConfig, options: DecoderPartOptions) {
     super(device);
     const { init, rotary = new RotaryTable(config), layer = 0 } = options;
     this.#config = config;
-    this.#rotary = layerParts(config, layer).hasRotary ? rotary : undefined;
+    const { hasRotary, window } = layerParts(config, layer);
+    this.#rotary = hasRotary ? rotary : undefined;
+    this.#window = window;
     const { hidden_size: width, head_dim: headDim, initializer_range: std } = config;
     const { hasQkvBias, hasOutBias, hasHeadNorms } = blockParts(config);
     const qWidth = config.num_attention_heads * headDim;
@@ -56,7 +60,7 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
     this.vProj = linear('v_proj', [width, kvWidth]);
     this.oProj = linear('o_proj', [qWidth, width]);
     const norm = (name: string) => {
-      const options = { normalizedShape: headDim, eps: config.rms_norm_eps, init: init.at(name) };
+      const options = normOptions(config, { init: init.at(name), width: headDim });
       return hasHeadNorms ? this.child(name, new RmsNorm(device, options)) : undefined;
     };
     this.qNorm = norm('q_norm');
@@ -67,7 +71,9 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
     const [batch, seq] = x.shape as [number, number, number];
     const { head_dim: headDim, num_key_value_heads: kvHeads } = this.#config;
     const { num_attention_heads: numHeads, attention_dropout: dropout } = this.#config;
-    const frequencies = this.#rotary?.on(this.device);
+    const { query_pre_attn_scalar: scalar = headDim } = this.#config;
+    const window = this.#window;
+    const frequencies = this.#rotary?.on(this.device, window === undefined ? 'full' : 'sliding');
     const places = positions === undefined ? { offset: cache?.length ?? 0 } : { positions };
     const heads = async (project: Linear, count: number): Promise<Tensor> =>
       reshape(await project.call(x), [batch, seq, count, headDim]);
@@ -82,6 +88,8 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
     // Where a cache holds earlier keys, the queries belong to the last rows of the keys.
     const attended = scaledDotProductAttention(q, held.keys, held.values, {
       isCausal: true,
+      scale: 1 / Math.sqrt(scalar),
+      ...(window !== undefined && { window }),
       dropout: this.isTraining ? dropout : 0,
       ...(segments && { segments }),
     }); // [batch, seq, heads, headDim]

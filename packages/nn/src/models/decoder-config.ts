@@ -24,15 +24,18 @@ import {
 } from './decoder-families.js';
 
 /**
- * Llama 3.1's scaling of rotary frequencies, which stretches the low ones so that longer texts fit.
+ * How rotary frequencies are stretched so that longer texts fit: the low ones, as in Llama 3.1, or
+ * all of them, as in Gemma 3, whose windows keep theirs.
  */
-export interface RopeScaling {
-  readonly rope_type: 'llama3';
-  readonly factor: number;
-  readonly low_freq_factor: number;
-  readonly high_freq_factor: number;
-  readonly original_max_position_embeddings: number;
-}
+export type RopeScaling =
+  | {
+      readonly rope_type: 'llama3';
+      readonly factor: number;
+      readonly low_freq_factor: number;
+      readonly high_freq_factor: number;
+      readonly original_max_position_embeddings: number;
+    }
+  | { readonly rope_type: 'linear'; readonly factor: number };
 
 /**
  * A decoder's configuration with every field resolved, under the names of the Hub's config.json.
@@ -71,11 +74,12 @@ export interface DecoderConfig extends LayerFields {
   readonly attention_bias: boolean;
   /** Whether the feed-forward projections have biases. Only Llama and SmolLM3 can have them. */
   readonly mlp_bias: boolean;
-  /**
-   * A 1 for each layer whose queries and keys get rotary positions, and a 0 for one without. Only
-   * SmolLM3 has it: 1, 1, 1, 0, again and again.
-   */
-  readonly no_rope_layers?: readonly number[] | undefined;
+  /** How many tokens a sliding layer sees, the own one too. Only Gemma 3 has it. */
+  readonly sliding_window?: number | undefined;
+  /** The base of the rotary frequencies of sliding layers. Only Gemma 3 has it. */
+  readonly rope_local_base_freq?: number | undefined;
+  /** Scores are divided by its root. Only Gemma 3 has it; for the others it is head_dim. */
+  readonly query_pre_attn_scalar?: number | undefined;
   /** The probability of dropping an attention weight in training. */
   readonly attention_dropout: number;
   /** The standard deviation of the initial weights. */
@@ -126,16 +130,17 @@ const RULES: OptionRules<DecoderConfig> = {
   rope_theta: optional(above(1)),
   rope_scaling: optional({
     expected:
-      "null, or rope_type 'llama3' with factor, low_freq_factor, high_freq_factor and original_max_position_embeddings",
+      "null, rope_type 'linear' with factor, or rope_type 'llama3' with factor, low_freq_factor, high_freq_factor and original_max_position_embeddings",
     holds: isRopeScaling,
   }),
   tie_word_embeddings: optional(FLAG),
   attention_bias: optional(FLAG),
   mlp_bias: optional(FLAG),
-  no_rope_layers: optional({
-    expected: 'a list of a 1 or 0 for each layer',
-    holds: (value) => Array.isArray(value) && value.every((flag) => flag === 0 || flag === 1),
-  }),
+  no_rope_layers: optional(listOf(0, 1)),
+  layer_types: optional(listOf('sliding_attention', 'full_attention')),
+  sliding_window: optional(COUNT),
+  rope_local_base_freq: optional(above(1)),
+  query_pre_attn_scalar: optional(above(0)),
   attention_dropout: optional(PROBABILITY),
   initializer_range: optional(above(0)),
   bos_token_id: optional(ID),
@@ -161,7 +166,14 @@ const DEFAULTS = {
 export const DECODER_FIELDS = Object.keys(RULES) as readonly (keyof DecoderConfig)[];
 
 /** The fields that have something for each layer. */
-const LAYER_FIELDS = ['no_rope_layers'] as const satisfies (keyof LayerFields)[];
+const LAYER_FIELDS = ['no_rope_layers', 'layer_types'] as const satisfies (keyof LayerFields)[];
+
+function listOf(...kinds: readonly unknown[]): OptionRule {
+  return {
+    expected: `a list of ${kinds.join(' or ')} for each layer`,
+    holds: (value) => Array.isArray(value) && value.every((kind) => kinds.includes(kind)),
+  };
+}
 
 /**
  * Checks a configuration and fills in its defaults.
@@ -170,13 +182,13 @@ const LAYER_FIELDS = ['no_rope_layers'] as const satisfies (keyof LayerFields)[]
 export function resolveDecoderConfig(options: DecoderOptions): DecoderConfig {
   checkOptions('decoder', options, RULES);
   const { model_type: family, hidden_size: width, num_attention_heads: heads } = options;
-  const { defaults, layers } = FAMILIES[family];
+  const { defaults, pattern } = FAMILIES[family];
   const config: DecoderConfig = {
     ...DEFAULTS,
     num_key_value_heads: heads,
     head_dim: width / heads,
     ...defaults,
-    ...layers(options.num_hidden_layers),
+    ...pattern?.of(options.num_hidden_layers),
     ...(given(options) as DecoderOptions),
   };
   const { num_key_value_heads: kvHeads, head_dim: headDim } = config;
@@ -205,6 +217,12 @@ function requireFamily(config: DecoderConfig): void {
       );
     }
   }
+  const { ropeScaling: kind } = FAMILIES[family];
+  if ((config.rope_scaling?.rope_type ?? kind) !== kind) {
+    throw new NnConfigError(
+      `decoder: expected rope_scaling of rope_type '${kind}' for ${family}, got '${config.rope_scaling?.rope_type}'.`,
+    );
+  }
   for (const field of LAYER_FIELDS) {
     const count = config[field]?.length ?? numLayers;
     if (count < numLayers) {
@@ -215,64 +233,17 @@ function requireFamily(config: DecoderConfig): void {
   }
 }
 
-/** Which biases and norms a block of this configuration has. */
-export function blockParts(config: DecoderConfig): {
-  readonly hasQkvBias: boolean;
-  readonly hasOutBias: boolean;
-  readonly hasMlpBias: boolean;
-  /** Whether each head of queries and keys is normalized before it gets its rotary position. */
-  readonly hasHeadNorms: boolean;
-} {
-  const { attention_bias: hasBias } = config;
-  const { hasQkvBias, hasHeadNorms } = FAMILIES[config.model_type];
-  return {
-    hasQkvBias: hasQkvBias || hasBias,
-    hasOutBias: hasBias,
-    hasMlpBias: config.mlp_bias,
-    hasHeadNorms,
-  };
-}
-
-/** What separates a layer of a model from the others. */
-export function layerParts(
-  config: DecoderConfig,
-  layer: number,
-): {
-  /** Whether its queries and keys get rotary positions. */
-  readonly hasRotary: boolean;
-} {
-  return { hasRotary: config.no_rope_layers?.[layer] !== 0 };
-}
-
-/** The number of trainable values of a model. A tied head counts once. */
-export function decoderParameterCount(config: DecoderConfig): number {
-  const { hidden_size: width, intermediate_size: inner, head_dim: headDim } = config;
-  const { hasQkvBias, hasOutBias, hasMlpBias, hasHeadNorms } = blockParts(config);
-  const qWidth = config.num_attention_heads * headDim;
-  const kvWidth = config.num_key_value_heads * headDim;
-  const biases =
-    (hasQkvBias ? qWidth + 2 * kvWidth : 0) +
-    (hasOutBias ? width : 0) +
-    (hasMlpBias ? 2 * inner + width : 0);
-  const norms = 2 * width + (hasHeadNorms ? 2 * headDim : 0);
-  const block = width * (2 * qWidth + 2 * kvWidth + 3 * inner) + biases + norms;
-  const tables = config.vocab_size * width * (config.tie_word_embeddings ? 1 : 2);
-  return tables + config.num_hidden_layers * block + width;
-}
-
 function isRopeScaling(value: unknown): boolean {
-  if (value === null) {
-    return true;
+  if (value === null || typeof value !== 'object') {
+    return value === null;
   }
-  const scaling = value as Partial<RopeScaling>;
-  const low = scaling.low_freq_factor;
-  const high = scaling.high_freq_factor;
-  return (
-    typeof value === 'object' &&
-    scaling.rope_type === 'llama3' &&
-    [scaling.factor, low, high, scaling.original_max_position_embeddings].every((factor) =>
-      above(0).holds(factor),
-    ) &&
-    low! < high!
-  );
+  const { rope_type: kind, factor, ...band } = value as Record<string, unknown>;
+  const { low_freq_factor: low, high_freq_factor: high } = band;
+  const isStretched = above(0).holds(factor);
+  if (kind === 'linear') {
+    return isStretched && Object.keys(band).length === 0;
+  }
+  const bounds = [low, high, band.original_max_position_embeddings];
+  const isBand = bounds.every((bound) => above(0).holds(bound)) && low! < high!;
+  return kind === 'llama3' && isStretched && isBand;
 }

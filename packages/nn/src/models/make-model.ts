@@ -2,7 +2,7 @@
 
 import type { Device } from '@shardweave/tensor-core';
 import { Decoder } from './decoder.js';
-import { decoderParameterCount } from './decoder-config.js';
+import { decoderParameterCount } from './decoder-parts.js';
 import { Gpt2 } from './gpt2.js';
 import { gpt2ParameterCount } from './gpt2-config.js';
 import type { LanguageModel, LanguageModelOptions } from './language-model.js';

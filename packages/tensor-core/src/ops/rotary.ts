@@ -16,22 +16,25 @@ import {
   shapeText,
 } from './checks.js';
 
-/** How Llama 3.1 stretches the frequencies of a model for longer texts than it was trained on. */
+/**
+ * How the frequencies of a model are stretched for longer texts than it was trained on: all of them
+ * by the factor alone, or the low ones as Llama 3.1 does it, with the other three fields.
+ */
 export interface RotaryScaling {
-  /** The divisor of low frequencies, such as 8. */
+  /** The divisor of the frequencies, such as 8. */
   readonly factor: number;
   /**
    * A number such as 1: frequencies with wavelengths above originalLength / lowFrequencyFactor
    * tokens are divided by the whole factor.
    */
-  readonly lowFrequencyFactor: number;
+  readonly lowFrequencyFactor?: number;
   /**
    * A number such as 4: frequencies with wavelengths below originalLength / highFrequencyFactor
    * tokens stay as they are. Between the two bounds the division is interpolated.
    */
-  readonly highFrequencyFactor: number;
+  readonly highFrequencyFactor?: number;
   /** The length in tokens of the texts on which the model was trained, such as 8192. */
-  readonly originalLength: number;
+  readonly originalLength?: number;
 }
 
 /**
@@ -80,7 +83,7 @@ export function rotaryFrequencies(device: Device, options: RotaryFrequencyOption
     base: optional(above(1)),
     scaling: optional({
       expected:
-        'the factors of Llama 3 (factor, lowFrequencyFactor, highFrequencyFactor, originalLength)',
+        'a factor alone, or the factors of Llama 3 (lowFrequencyFactor, highFrequencyFactor and originalLength beside it)',
       holds: isScaling,
     }),
   });
@@ -103,18 +106,17 @@ export function rotaryFrequencies(device: Device, options: RotaryFrequencyOption
 }
 
 function isScaling(value: unknown): boolean {
-  const scaling = value as RotaryScaling | null;
-  const factors = [
-    scaling?.factor,
-    scaling?.lowFrequencyFactor,
-    scaling?.highFrequencyFactor,
-    scaling?.originalLength,
-  ];
-  return factors.every((factor) => typeof factor === 'number' && factor > 0);
+  const { factor, ...band } = (value ?? {}) as Partial<RotaryScaling>;
+  const { lowFrequencyFactor: low, highFrequencyFactor: high, originalLength } = band;
+  const numbers = Object.keys(band).length === 0 ? [factor] : [factor, low, high, originalLength];
+  return numbers.every((number) => typeof number === 'number' && number > 0);
 }
 
 function stretched(frequency: number, scaling: RotaryScaling): number {
   const { factor, lowFrequencyFactor: low, highFrequencyFactor: high, originalLength } = scaling;
+  if (low === undefined || high === undefined || originalLength === undefined) {
+    return frequency / factor;
+  }
   const turnsInText = (originalLength * frequency) / (2 * Math.PI);
   const kept = Math.min(1, Math.max(0, (turnsInText - low) / (high - low)));
   return kept * frequency + ((1 - kept) * frequency) / factor;

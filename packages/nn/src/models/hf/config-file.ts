@@ -14,6 +14,7 @@ const READERS: Readonly<Record<ModelConfig['model_type'], (fields: ConfigFields)
     qwen2: readDecoderConfig,
     qwen3: readDecoderConfig,
     smollm3: readDecoderConfig,
+    gemma3_text: readDecoderConfig,
   };
 
 /**
