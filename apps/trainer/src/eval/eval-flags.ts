@@ -12,7 +12,7 @@ export const EVAL = {
     'a text in UTF-8, or documents, as train takes them (default: the novel Moby Dick)',
   ]),
   task: flag(oneOf(TASKS), undefined, [
-    '--task <lm|embed|classify|rerank>',
+    '--task <lm|embed|classify|rerank|dpo|orpo>',
     "as train takes it (default: what the model's files say)",
   ]),
   trainOnPrompt: flag(onOff, false, [
