@@ -195,7 +195,7 @@ def lr_at(case, s):
     return lr / 2 * (1 + math.cos(math.pi * (s - w) / (STEPS - w)))
 
 
-def run(case, precision, weights, data, ranks=1, dtype=torch.float32, loss_of=loss_of):
+def run(case, precision, weights, data, ranks=1, dtype=torch.float32, loss_of=loss_of, rows_at=rows_at):
     """Trains STEPS steps. `ranks` divides the rows as ranks do, each of which has 16-bit gradients of its own."""
     params = {k: v.clone().to(dtype).requires_grad_() for k, v in weights.items()}
     ar = Arithmetic(STORAGE[precision])
@@ -290,16 +290,17 @@ def relative(a, b):
     return max(abs(x - y) / abs(y) for x, y in zip(a, b))
 
 
-def case_of(name, precision, case, weights, data, flags, by_name, loss_of=loss_of):
+def case_of(name, precision, case, weights, data, flags, by_name, loss_of=loss_of, rows_at=rows_at):
     """One entry of expected.json. Prints to stderr how much rounding alone changes its losses."""
-    log = by_name[name] = run(case, precision, weights, data, loss_of=loss_of)
+    own = dict(loss_of=loss_of, rows_at=rows_at)
+    log = by_name[name] = run(case, precision, weights, data, **own)
     entry = {"name": name, "precision": precision, "flags": flags}
     entry.update({k: rounded(v) for k, v in log.items()})
     if precision == "fp32":
-        exact = run(case, precision, weights, data, dtype=torch.float64, loss_of=loss_of)
+        exact = run(case, precision, weights, data, dtype=torch.float64, **own)
         note = f"float64 {relative(log['losses'], exact['losses']):.1e}"
     else:
-        split = run(case, precision, weights, data, ranks=4, loss_of=loss_of)
+        split = run(case, precision, weights, data, ranks=4, **own)
         plain = by_name[name.split("-")[0] + "-fp32"]
         note = (
             f"4 ranks {relative(split['losses'], log['losses']):.1e}, "

@@ -74,8 +74,8 @@ async function judge(task: AnswerTask, data: string, answers: readonly string[])
 const said = (name: string, given: object) =>
   `<tool_call>${JSON.stringify({ name, arguments: given })}</tool_call>`;
 
-describe('answers are judged', () => {
-  it('by the calls in them, after what stands before each in the data', async () => {
+describe('an evaluation of answers', () => {
+  it('answers are judged by the calls in them, after what stands before each in the data', async () => {
     const { found, asked } = await judge('tools', CHATS, [
       said('light', { room: 'hall', on: true }),
       said('light', { on: true }),
@@ -105,7 +105,7 @@ describe('answers are judged', () => {
     );
   });
 
-  it('exactly, calls by their characters and words without white space around', async () => {
+  it('compares exactly: calls by their characters, and words without white space around', async () => {
     const right = '<tool_call>{"name": "light", "arguments": {"on": false}}</tool_call>';
     const answers = ['?', '', `${right}\n`, said('wait', {})];
     const { values } = (await judge('tools', CHATS, answers)).found;
@@ -115,7 +115,7 @@ describe('answers are judged', () => {
     expect(exact.misses.map(({ given }) => given)).toEqual(['It is on.', '?']);
   });
 
-  it('but those that are not learnt from are not asked for', async () => {
+  it('answers that are not learnt from are not asked for', async () => {
     const data = written('weights.jsonl', [
       {
         messages: [

@@ -30,7 +30,7 @@ const judged = (logits: readonly number[], ...labels: number[]): Judged => ({
 /** The figures that each of the ranks finds, who have examples in turn. */
 function figuresOn(ranks: number, head: ClassHead, all: readonly Judged[]): Promise<Figures[]> {
   return onRanks(ranks, async (group) => {
-    const board = scoreboardOf(head, all.length);
+    const board = scoreboardOf(head, all.length)!;
     all.forEach((one, i) => void (i % ranks === group.rank && board.add(one, i)));
     return await board.figures(group);
   });

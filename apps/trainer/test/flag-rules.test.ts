@@ -353,7 +353,7 @@ describe('the values of a flag', () => {
     );
   });
 
-  it('of a few are taken in any case, once each, and others are told what was meant', () => {
+  it('values of a few are taken in any case, once each, and others are told what was meant', () => {
     const one = kinds.oneOf(['fp32', 'q4_K_M', 'webgpu']);
     expect(['FP32', 'q4_k_m', 'Q4_K_M', 'x'].map(one.read)).toEqual([
       ...['fp32', 'q4_K_M', 'q4_K_M', 'x'],

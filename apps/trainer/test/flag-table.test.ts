@@ -35,6 +35,7 @@ type Change = readonly [was: string, is: string] | readonly [string, string, str
 const LORA = { rank: 2, alpha: 4, dropout: 0, targets: 'all-linear', directory: '/other' } as const;
 const EVALUATED = '--valid-fraction 0.1';
 const EMBED = '--task embed --data a.jsonl';
+const DPO = '--task dpo --lora-rank 2 --data a.jsonl';
 const SAVED = '--out a --save-every 5';
 
 /** Two values of each flag. */
@@ -79,6 +80,14 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
     '--task classify --data a.jsonl --class-weights balanced',
     'none',
     'balanced',
+  ],
+  dpoBeta: [DPO, `${DPO} --dpo-beta 0.5`, '0.1', '0.5'],
+  labelSmoothing: [DPO, `${DPO} --label-smoothing 0.25`, '0', '0.25'],
+  orpoLambda: [
+    '--task orpo --data a.jsonl',
+    '--task orpo --data a.jsonl --orpo-lambda 0.5',
+    '0.1',
+    '0.5',
   ],
   trainOnPrompt: ['--data a.jsonl', '--data a.jsonl --train-on-prompt', 'false', 'true'],
   cache: ['', '--cache b'],
@@ -171,6 +180,7 @@ describe('at a resume', () => {
         'order',
       ],
       ...['pooling', 'temperature', 'symmetric', 'negatives', 'matryoshkaDims', 'classWeights'],
+      ...['dpoBeta', 'labelSmoothing', 'orpoLambda'],
       ...[
         'loraRank',
         'loraAlpha',
@@ -277,6 +287,13 @@ const REFUSED: readonly (readonly [name: keyof Flags, line: string, says: string
     const says = `is for --task embed, got --task lm. Use --task embed, or leave ${flag} out.`;
     return [name, `${flag} ${value}`.trim(), says] as const;
   }),
+  ['dpoBeta', '--dpo-beta 0.5', 'is for --task dpo, got --task lm.'],
+  [
+    'labelSmoothing',
+    '--task orpo --data a.jsonl --label-smoothing 0.1',
+    'is for --task dpo, got --task orpo.',
+  ],
+  ['orpoLambda', '--orpo-lambda 0.5', 'is for --task orpo, got --task lm.'],
   ['classWeights', '--class-weights balanced', 'is for --task classify, got --task lm.'],
   ['negatives', '--negatives 5', 'is for --task embed or rerank, got --task lm.'],
   [
@@ -325,12 +342,12 @@ const REFUSED: readonly (readonly [name: keyof Flags, line: string, says: string
   [
     'sampleEvery',
     '--task embed --data a.jsonl --sample-every 5',
-    'is for --task lm, got --task embed. Use --task lm, or leave --sample-every out.',
+    'is for --task lm, dpo or orpo, got --task embed. Use --task lm, dpo or orpo, or leave --sample-every out.',
   ],
   [
     'samplePrompt',
     '--task embed --data a.jsonl --sample-prompt b',
-    'is for --task lm, got --task embed.',
+    'is for --task lm, dpo or orpo, got --task embed.',
   ],
   ['saveEvery', '--save-every 5', 'is for --out, which is not given.'],
   ['keep', '--out x --keep 5', 'is for --save-every, which is not given.'],

@@ -54,11 +54,11 @@ describe('calls are read', () => {
     ['no comma', '<start_function_call>call:light{a:[1]b:2}<end_function_call>'],
     ['a bare word', '<start_function_call>call:light{room:hall}<end_function_call>'],
     ['words after it', '<start_function_call>call:light{a:1} now<end_function_call>'],
-  ])('but one that is %s has no name', (_, answer) => {
+  ])('a call that is %s has no name', (_, answer) => {
     expect(plain(answer)).toEqual([[undefined, {}]]);
   });
 
-  it('by one format alone where that is known', () => {
+  it('a format reads no other', () => {
     const llama = '{"name": "light", "parameters": {}}';
     expect(of('Qwen').read(llama)).toEqual([]);
     expect(of('Llama').read(llama)).toHaveLength(1);
@@ -66,7 +66,7 @@ describe('calls are read', () => {
   });
 });
 
-describe('calls are compared', () => {
+describe('two lists', () => {
   const [a, reordered, spaced, other, broken] = [
     '<tool_call>{"name": "f", "arguments": {"x": 1, "y": {"b": 2, "a": [1, 2]}}}</tool_call>',
     '<tool_call>{"name": "f", "arguments": {"y": {"a": [1, 2], "b": 2}, "x": 1.0}}</tool_call>',
@@ -76,7 +76,7 @@ describe('calls are compared', () => {
   ].map(readCalls) as [ReturnType<typeof readCalls>, ...ReturnType<typeof readCalls>[]];
   const how = (b: typeof a) => Object.values(COMPARED).map((isSame) => sameCalls(a, b, isSame));
 
-  it('by their text, as JSON, and by name', () => {
+  it('calls are compared by their text, as JSON, and by name', () => {
     expect(how(a)).toEqual([true, true, true]);
     expect(how(reordered!)).toEqual([false, true, true]);
     expect(how(spaced!)).toEqual([false, true, true]);
@@ -85,7 +85,7 @@ describe('calls are compared', () => {
     expect(sameCalls(broken!, broken!, COMPARED.name)).toBe(false);
   });
 
-  it('in any order, each as often as it is there', () => {
+  it('calls may come in any order, each as often as it is there', () => {
     const { json } = COMPARED;
     expect(sameCalls([...a, ...other!], [...other!, ...a], json)).toBe(true);
     expect(sameCalls([...a, ...a], a, json)).toBe(false);

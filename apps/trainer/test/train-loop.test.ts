@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { DivergedError } from '../src/errors.js';
 import type { StepMetrics } from '../src/rank/events.js';
 import { type StepOutcome, trainLoop } from '../src/rank/train-loop.js';
@@ -145,6 +145,73 @@ describe('trainLoop', () => {
     expect((await evaluated(nan, { from: anew })).reached).toMatchObject({ step: 10 });
     const between = { step: 5, updates: 5 };
     expect((await evaluated(nan, { from: between })).reached).toMatchObject({ step: 8 });
+  });
+
+  it.each<[string, object, object, object]>([
+    ['is over already', { step: 41, updates: 30 }, {}, { step: 41, updates: 30 }],
+    ['is at its end', { step: 40, updates: 30, validLoss: 2 }, {}, { step: 40, validLoss: 2 }],
+    ['begins', {}, {}, { step: 2, early: 'asked', best: { step: 2, validLoss: 9 } }],
+    ['goes on', { best: { step: 2, validLoss: 1 } }, { step: 6 }, { best: { step: 2 } }],
+  ])('a run that %s', async (_, from, more, expected) => {
+    const isLong = 'step' in from;
+    const start = { step: 0, updates: 0, ...more, ...from };
+    const afterStep = async ({ step }: { step: number }) => step === start.step + 2;
+    const { reached, numEvaluations } = await evaluated([9, 9, 9], { from: start, afterStep });
+    expect(reached).toMatchObject(expected);
+    expect(numEvaluations).toBe(isLong ? 0 : 1);
+  });
+
+  it.each([
+    [{ step: 8, updates: 8, best: { step: 4, validLoss: 1 }, validLoss: 3 }, 'patience'],
+    [{ step: 8, updates: 8, best: { step: 6, validLoss: 1 }, validLoss: 3 }, undefined],
+    [{ step: 8, updates: 8, best: { step: 4, validLoss: 1 } }, undefined],
+  ])('killed between its last save and its results, from %j, ends as %s', async (from, early) => {
+    const config = { ...CONFIG, steps: 9, evalEvery: 2, patience: 2 };
+    const { reached, ends } = await evaluated([3], { from, config });
+    expect([reached.early, reached.step, ends]).toEqual(
+      early ? ['patience', 8, []] : [undefined, 9, [true]],
+    );
+  });
+
+  it.each([
+    [{}, [1, 2, 3, 4, 5, 6]],
+    [{ hashEvery: 4 }, [4, 6]],
+    [{ hashEvery: 3 }, [3, 6]],
+    [{ again: { hashAt: [2], until: 5 } }, [2]],
+  ])('a run with %j hashes at %j, once', async (more, at) => {
+    const hash = vi.fn(async () => ({ hash: 'h', numericClass: 'c' }));
+    const lines: StepMetrics[] = [];
+    const reached = await trainLoop({
+      config: { ...CONFIG, ...more } as Parameters<typeof trainLoop>[0]['config'],
+      runner: {
+        runStep: async () => ({ ...FINE, numTokens: 3, groups: {} }),
+        hash,
+        resources: () => ({ peakBytes: 0, wireBytes: 0 }),
+      },
+      signal: new AbortController().signal,
+      rows: 8,
+      tokensBefore: 100,
+      onStep: (metrics) => lines.push(metrics),
+      afterStep: async ({ hash: ask, step }) => {
+        if (at.includes(step)) {
+          await ask!();
+        }
+        return false;
+      },
+    });
+    const told = lines.filter((line) => 'hash' in line);
+    expect(told.map(({ step }) => step)).toEqual(at);
+    expect(hash).toHaveBeenCalledTimes(at.length);
+    expect(lines.map(({ tokens }) => tokens)).toEqual(lines.map(({ step }) => 100 + 3 * step));
+    expect(lines.every(({ groups }) => groups !== undefined)).toBe(true);
+    expect([reached.step, reached.early]).toEqual('again' in more ? [5, 'asked'] : [6, undefined]);
+  });
+
+  it('tells no groups of a norm that is not finite', async () => {
+    const { log } = await run(() => ({ ...FINE, gradNorm: Number.NaN, groups: {} }));
+    expect(log.every(({ gradNorm, groups }) => gradNorm === null && groups === undefined)).toBe(
+      true,
+    );
   });
 
   it('ends with the step at which its time is over, behind an evaluation', async () => {

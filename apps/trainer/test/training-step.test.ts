@@ -120,7 +120,7 @@ describe('a step', () => {
     device.dispose();
   });
 
-  it('in which nothing counts is skipped, and asks for nothing', async () => {
+  it('a step in which nothing counts is skipped, and asks for nothing', async () => {
     const { step, told, module, optimizer, device } = stepOf([3]);
     expect(await step.run(9, 0.5)).toEqual({
       ...{ loss: Number.NaN, numTargets: 0, gradNorm: Number.NaN, lossScale: 1, isSkipped: true },
@@ -198,7 +198,7 @@ describe('an evaluation', () => {
     device.dispose();
   });
 
-  it('that is given up, or fails, lets training go on', async () => {
+  it('an evaluation that is given up, or fails, lets training go on', async () => {
     const isGivenUp = async () => told.length === 2;
     const { options, told, module, device } = optionsOf([3, 4], { isGivenUp });
     expect(await evaluate(options)).toBeUndefined();
@@ -230,7 +230,7 @@ describe('sums over ranks', () => {
   it.each([
     ['ddp', 0.5],
     ['fsdp', 1.5],
-  ] as const)('of groups of %s are added in their order', async (strategy, inOrder) => {
+  ] as const)('groups of %s are added in their order', async (strategy, inOrder) => {
     const large = 2 ** 60;
     const values = [large, 1, -large, 0.5]; // by rank and micro-step
     const found = await onRanks(2, async ({ rank, group }) => {
@@ -252,9 +252,9 @@ describe('sums over ranks', () => {
     expect(found).toEqual([1, 2].map(() => [inOrder, 3, 3, Number.NaN, sum]));
   });
 
-  it('of one rank are as they are, in float64 but for groups', async () => {
+  it('one rank has them as they are, in float64 but for groups', async () => {
     const [group] = createMemoryGroup(1);
-    const at = { rank: 0, group, tag: '' };
+    const at = { rank: 0, group: group!, tag: '' };
     expect(await sumOfMicroSteps([0.1, 0.2], { ranks: 1 }, at)).toBe(0.1 + 0.2);
     const found = await sumOfMicroSteps([0.1, 0.2], { ranks: 1, gradientGroups: 2 }, at);
     expect(found).toBe(Math.fround(0.1) + Math.fround(0.2));
@@ -300,7 +300,7 @@ describe('a directory off the device', () => {
     ['another run', { run: '/b', x: '1' }, { out: '/a', resume: 'auto' }, false],
     ['a run without an --out', { run: '', x: '1' }, { resume: '/b' }, false],
     ['what names no run', { x: '1' }, { out: '/a', resume: 'auto' }, false],
-  ])('with %s', async (_, keys, config, isOpened) => {
+  ])('a directory with %s', async (_, keys, config, isOpened) => {
     const store = createHostStore();
     for (const [key, text] of Object.entries(keys)) {
       await store.write(key, new TextEncoder().encode(text));
@@ -308,12 +308,12 @@ describe('a directory off the device', () => {
     const close = vi.spyOn(store, 'close');
     const options = { directory: 'd', config, openStore: async () => store };
     const open = withRest(options as unknown as RestOptions, async (rest) => {
-      expect(rest.store.keys().sort()).toEqual(['run', 'untrained']);
+      expect([...rest.store.keys()].sort()).toEqual(['run', 'untrained']);
       await rest.beginStep();
       expect(rest.store.keys()).toEqual(['run']);
       await store.write('untrained', Uint8Array.of(1));
       await rest.beginStep();
-      expect(rest.store.keys().sort()).toEqual(['run', 'untrained']);
+      expect([...rest.store.keys()].sort()).toEqual(['run', 'untrained']);
       return {} as Strategy;
     });
     if (isOpened) {

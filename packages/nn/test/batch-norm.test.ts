@@ -348,12 +348,15 @@ it('parts of a batch belong to the handle that began last, and leave no memory b
   expect(device.ledger.live().total).toBe(live);
 });
 
-it.each(['f16', 'bf16'] as const)('in %s has results and gradients of its dtype', async (dtype) => {
-  const device = makeDevice();
-  const norm = new BatchNorm1d(device, { numFeatures: 3 }).to(dtype) as BatchNorm1d;
-  const x = device.tensor(values(12), [4, 3], { dtype, requiresGrad: true });
-  const out = await norm.call(x);
-  await sum(out).backward();
-  const found = [out, x.grad!, norm.weight!.grad!, norm.bias!.grad!];
-  expect(found.map((tensor) => tensor.dtype)).toEqual([dtype, dtype, dtype, dtype]);
-});
+it.each(['f16', 'bf16'] as const)(
+  'statistics in %s have results and gradients of their dtype',
+  async (dtype) => {
+    const device = makeDevice();
+    const norm = new BatchNorm1d(device, { numFeatures: 3 }).to(dtype) as BatchNorm1d;
+    const x = device.tensor(values(12), [4, 3], { dtype, requiresGrad: true });
+    const out = await norm.call(x);
+    await sum(out).backward();
+    const found = [out, x.grad!, norm.weight!.grad!, norm.bias!.grad!];
+    expect(found.map((tensor) => tensor.dtype)).toEqual([dtype, dtype, dtype, dtype]);
+  },
+);

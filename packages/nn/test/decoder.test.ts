@@ -2,7 +2,13 @@
 // memory. decoder-reference.test.ts compares what it computes with PyTorch.
 
 import { bf16ToF32, f32ToBf16 } from '@shardweave/dtypes';
-import { Decoder, type DecoderOptions, NnConfigError, parameterCount } from '@shardweave/nn';
+import {
+  Decoder,
+  type DecoderOptions,
+  NnConfigError,
+  parameterCount,
+  resolveDecoderConfig,
+} from '@shardweave/nn';
 import { Device, mean, ShapeError, sum, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
@@ -262,6 +268,16 @@ describe('a decoder', () => {
     expect((await model.call(long, { positions })).shape).toEqual([1, 17, VOCAB]);
     const flat = device.tensor(Int32Array.of(1, 2));
     await expect(model.call(flat)).rejects.toThrow('[batch, seq]');
+  });
+
+  it.each([
+    ['llama', LLAMA.hidden_size / LLAMA.num_attention_heads],
+    ['qwen2', LLAMA.hidden_size / LLAMA.num_attention_heads],
+    ['qwen3', 128],
+  ] as const)('%s has heads of %d columns, unless it says how many', (model_type, width) => {
+    const { head_dim: _, ...config } = LLAMA;
+    expect(resolveDecoderConfig({ ...config, model_type }).head_dim).toBe(width);
+    expect(resolveDecoderConfig({ ...config, model_type, head_dim: 2 }).head_dim).toBe(2);
   });
 
   it('refuses a configuration that cannot work, naming the field', () => {

@@ -359,6 +359,29 @@ describe('KeyValueCache', () => {
     expect(calls).toBe(2);
   });
 
+  it.each(FAMILIES)('lets %s drop and tell documents apart as without it', async (_, family) => {
+    const dropouts = { attn_pdrop: 0.5, resid_pdrop: 0.5, attention_dropout: 0.5 };
+    const known = Object.entries(dropouts).filter(([name]) => name in family);
+    const { device, model } = open({ ...family, ...Object.fromEntries(known) } as ModelConfig);
+    const ids = device.tensor(Int32Array.from(PROMPT), [1, 5]);
+    const segments = device.tensor(Uint32Array.of(0, 0, 1, 1, 1), [1, 5]);
+    const found = [];
+    for (const isTraining of [true, false]) {
+      for (const isHeld of [true, false]) {
+        using cache = new KeyValueCache(device, { capacity: 8 });
+        device.random.begin({ step: 3, rowOffset: 0 });
+        model.train(isTraining);
+        const options = { segments, ...(isHeld && { cache }) };
+        const logits = await device.noGrad(() => model.call(ids, options));
+        found.push([...((await logits.toArray()) as Float32Array)]);
+      }
+    }
+    const [dropped, droppedAlone, whole, wholeAlone] = found as [number[], ...number[][]];
+    expectClose(dropped, droppedAlone!, TOLERANCE);
+    expectClose(whole!, wholeAlone!, TOLERANCE);
+    expect(dropped).not.toEqual(whole);
+  });
+
   it.each(FAMILIES)('counts the positions of %s on, up to its last one', async (_, family) => {
     const { device, model } = open(family);
     using cache = new KeyValueCache(device, { capacity: POSITIONS + 1 });

@@ -393,3 +393,9 @@ it('options of norms and dropout count at their ends, too', async () => {
   const drop = new Dropout(device, { p: 0.5 });
   expect([drop.isIdle, drop.eval().isIdle, drop.forward(x) === x]).toEqual([false, true, true]);
 });
+
+it('a Linear of no columns is its bias of zeros', async () => {
+  const device = makeDevice();
+  const layer = new Linear(device, { inFeatures: 0, outFeatures: 2 });
+  expect((await read(layer.bias!)).map(Math.abs)).toEqual([0, 0]);
+});

@@ -45,6 +45,22 @@ describe('optimizer state dicts', () => {
     expect(await Promise.all(second.map(read))).toEqual(await Promise.all(first.map(read)));
   });
 
+  it('a saved group that is two here, or two that are one, is refused', async () => {
+    const params = leaves(makeDevice());
+    const [first, ...rest] = params;
+    const one = new Sgd([{ params }], { lr: 1 });
+    const two = new Sgd([{ params: [first!] }, { params: rest }], { lr: 1 });
+    const load = async (from: Optimizer<object>, into: Optimizer<object>) =>
+      into.loadStateDict(await from.stateDict(named(params)), named(params));
+    await expect(load(one, two)).rejects.toThrow(
+      "expected the parameters of saved group 0 in one group, got 'p0' in group 0 and 'p1' in",
+    );
+    await expect(load(two, one)).rejects.toThrow(
+      "group 0 in one saved group, got 'p0' in saved group 0 and 'p1' in saved group 1.",
+    );
+    await load(two, two);
+  });
+
   it('state dicts that do not fit are refused, naming what is wrong', async () => {
     const params = leaves(makeDevice());
     const optimizer = new Sgd(params, { momentum: 0.9 });

@@ -25,6 +25,16 @@ describe('packed parameters', () => {
     });
   };
 
+  it('lose a gradient that was set on one of them, with their own', async () => {
+    const net = model(makeDevice());
+    const { flats } = packParameters(net);
+    const [weight] = net.parameters();
+    await backward(net, 1);
+    weight!.grad = net.device.full(weight!.shape, 1).keep();
+    new AdamW(groupsOf(net), { lr: 0.05 }).zeroGrad();
+    expect([weight!.grad, flats[0]!.grad]).toEqual([undefined, undefined]);
+  });
+
   it('train bit for bit as plain ones, with one dispatch a step', async () => {
     const train = async (isPacked: boolean) => {
       const device = makeDevice();

@@ -184,6 +184,16 @@ describe('quantizeBase', () => {
     expect(asked).toContainEqual([Q, [64, 64], 'q8_0']);
   });
 
+  it('asks once of a matrix that two layers share, by its first name', async () => {
+    const device = new Device(backend);
+    const first = new Linear(device, { inFeatures: 32, outFeatures: 2, bias: false });
+    const model = new Sequential(device, [first, new Sequential(device, [first])]);
+    first.weight.requiresGrad = false;
+    const asked: string[] = [];
+    await quantizeBase(model, { type: 'q8_0', select: (path) => void asked.push(path) });
+    expect(asked).toEqual(['0.weight']);
+  });
+
   it('decodes to the dtype that the model is cast to', async () => {
     const model = adapted();
     await quantizeBase(model, { type: 'q8_0' });

@@ -128,6 +128,12 @@ describe('loadStateDict', () => {
     await expect(loadStateDict(module, misshapen, { strict: false })).rejects.toThrow(
       "Misshapen: 'scale': expected bf16 [2], got bf16 [1, 2] of 4 bytes. Shapes have to be equal",
     );
+    for (const bytes of [0, 3, 5, 8]) {
+      const scale = { ...state.get('scale')!, data: new Uint8Array(bytes) };
+      await expect(loadStateDict(module, new Map([...state, ['scale', scale]]))).rejects.toThrow(
+        `'scale': expected bf16 [2], got bf16 [2] of ${bytes} bytes`,
+      );
+    }
     const wide = { dtype: 'f64', shape: [3], data: new Uint8Array(24) } as const;
     const strange = new Map<string, HostTensor>([...state, ['inner.bias', wide]]);
     await expect(loadStateDict(module, strange)).rejects.toThrow(

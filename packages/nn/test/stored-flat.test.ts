@@ -344,6 +344,20 @@ describe('one owner at a time', () => {
     expect(buffers.heldBytes).toBe(0);
   });
 
+  it('buffers stay for the sweep after their last use, and go with the next', () => {
+    const buffers = new HostBuffers();
+    const held = [];
+    for (const isUsed of [true, false, true, false, false, false]) {
+      if (isUsed) {
+        buffers.give(buffers.take(9));
+      }
+      buffers.sweep();
+      held.push(buffers.heldBytes);
+    }
+    expect(held).toEqual([16, 16, 16, 16, 0, 0]);
+    expect([buffers.numMade, buffers.peakTakenBytes]).toEqual([1, 16]);
+  });
+
   async function home() {
     const device = new Device(createReferenceBackend());
     const store = new MapStore();

@@ -68,6 +68,8 @@ describe('a stored model', () => {
     await modelIn(store, fresh, { resume: true }).model.open();
     expect(fresh.random.nextKey()).toEqual(expected);
     const begun = makeDevice({ seed: 8 });
+    begun.random.begin({ step: 5, rowOffset: 0 });
+    begun.random.nextKey();
     begun.random.nextKey();
     const own = begun.random.state();
     await modelIn(store, begun, { resume: true, name: 'net' }).model.open();
@@ -86,7 +88,7 @@ describe('a stored model', () => {
     ['no word of resuming', {}, 'got one after 3 steps, which would be lost'],
     ['a wish to begin anew', { resume: false }, undefined],
     ['the same', { resume: true }, undefined],
-  ])('with %s', async (_, options, message) => {
+  ])('a model with %s', async (_, options, message) => {
     const store = new MapStore();
     const left = modelIn(store, makeDevice(), { steps: 3 });
     await left.model.open();
@@ -125,7 +127,7 @@ describe('a stored model', () => {
     expect(await written()).toBe(false);
   });
 
-  it('that was never trained gives its place to the next without a word', async () => {
+  it('a model that was never trained gives its place to the next without a word', async () => {
     const store = new MapStore();
     const first = modelIn(store, makeDevice());
     await first.model.open();
@@ -156,7 +158,7 @@ describe('names in a store', () => {
     expect(() => store.claim(['a', 'b', 'a/c'], second)).toThrow("got '");
   });
 
-  it('that only begin alike stand beside each other, until they are given back', () => {
+  it('names that only begin alike stand beside each other, until they are given back', () => {
     const store = use();
     const [device, other] = [makeDevice(), makeDevice()];
     const back = store.claim(['a', 'b/c'], device);

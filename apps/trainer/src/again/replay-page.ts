@@ -34,8 +34,8 @@ export function replayPage({ metrics, difference, rows }: Replayed, title: strin
     'loss',
     'targets',
     'largest activation',
-    'from',
     'text',
+    'from',
     ...layers,
   ];
   const body = rows.map((row) => {
@@ -43,8 +43,8 @@ export function replayPage({ metrics, difference, rows }: Replayed, title: strin
       `<th scope="row">${row.row}</th>`,
       bar(row.gradNorm, norms),
       `<td>${row.loss.toFixed(4)}</td><td>${row.targets}</td><td>${activationOf(row)}</td>`,
-      `<td class="from">${row.places.map(escapeXml).join('<br>')}</td>`,
       `<td class="text">${textOf(row)}</td>`,
+      `<td class="from">${row.places.map(escapeXml).join('<br>')}</td>`,
       ...layers.map((name) => bar(row.layers[name] ?? 0, ofLayers)),
     ];
     return `<tr>${cells.join('')}</tr>`;

@@ -42,7 +42,7 @@ import {
   requireFitting,
   requireSameShape,
 } from '../saves/first-weights.js';
-import { resolveHead } from '../task/task-head.js';
+import { isLanguage, isPreference, resolveHead } from '../task/task-head.js';
 import {
   countParameters,
   isEncoder,
@@ -205,10 +205,17 @@ function checkTogether(flags: Flags): void {
 }
 
 /** @throws {UsageError} where a task can't have what the flags say */
-function checkTask({ task, gradAccum, batch, strategy, ranks, data }: Flags): void {
+function checkTask({ task, gradAccum, batch, strategy, ranks, data, ...flags }: Flags): void {
   if (task !== 'lm' && data === undefined) {
     throw new UsageError(
       `--task ${task} learns from examples, and --data is not given. Give JSON lines, CSV, TSV or Parquet of them.`,
+    );
+  }
+  const adapters = ['adapter', 'loraRank', 'loraAlpha', 'loraDropout', 'loraTargets'] as const;
+  const isAdapted = [...adapters, 'baseType' as const].some((name) => flags[name] !== undefined);
+  if (task === 'dpo' && !isAdapted) {
+    throw new UsageError(
+      '--task dpo compares the model with what it is without its adapters, and there are none. Give --lora-rank 16, or use --task orpo, which needs no reference.',
     );
   }
   if (task !== 'embed') {
@@ -409,7 +416,7 @@ async function resolveLora(flags: Flags): Promise<LoraRun | undefined> {
     }
     const directory = findAdapter(adapter);
     const { rank, alpha, dropout, layers, modulesToSave } = await readAdapter(directory);
-    if (flags.task === 'lm' && modulesToSave !== undefined) {
+    if (isLanguage(flags.task) && modulesToSave !== undefined) {
       throw new UsageError(
         `--adapter: ${adapter} holds the adapters of a classifier. Give --task classify or rerank, or adapters of a language model.`,
       );
@@ -448,9 +455,10 @@ function defaultLearningRate(
   config: TrainedConfig,
   { task, model, lora }: Pick<RunConfig, 'task' | 'model' | 'lora'>,
 ): number {
-  const isTuned = model.kind === 'directory' && model.hasWeights && lora === undefined;
+  const isWhole = lora === undefined || isPreference(task);
+  const isTuned = model.kind === 'directory' && model.hasWeights && isWhole;
   if (task !== 'lm' && isTuned) {
-    return DEFAULT_LR.tuned; // larger steps would undo what the encoder has learnt
+    return DEFAULT_LR.tuned; // larger steps would undo what the model has learnt
   }
   return countParameters(config) < LARGE_PARAMETERS ? DEFAULT_LR.small : DEFAULT_LR.large;
 }

@@ -4,6 +4,7 @@ import { skippedNotes } from '../data/data-source.js';
 import { idleFlags } from '../flags/flag-effects.js';
 import type { Flags } from '../flags/train-flags.js';
 import type { RunConfig } from '../run-config.js';
+import { isPreference } from '../task/task-head.js';
 
 /** Sentences about flags, data and a model that some did not mean so. */
 export function runWarnings(flags: Flags, run: RunConfig): string[] {
@@ -20,7 +21,7 @@ function taskWarnings({ task, data, valid, model, firstSave, resume }: RunConfig
     ...skippedNotes('--valid', valid),
     ...(isNew
       ? [
-          `--task ${task}: the preset ${model.name} begins with random weights and knows no words. A model that has read text needs far fewer examples: --model sentence-transformers/all-MiniLM-L6-v2, for instance.`,
+          `--task ${task}: the preset ${model.name} begins with random weights and knows no words. A model that has read text needs far fewer examples: --model ${isPreference(task) ? 'HuggingFaceTB/SmolLM2-135M-Instruct' : 'sentence-transformers/all-MiniLM-L6-v2'}, for instance.`,
         ]
       : []),
   ];

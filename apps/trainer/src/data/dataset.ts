@@ -311,7 +311,11 @@ function rowsFrom(config: DataConfig, source: Source, order: RowOrderName): RowS
   return streamRows(file, { first, end, batch, seq, seed, order });
 }
 
-function checkVocabulary({ tokenizer, modelConfig }: DataConfig, { file, name }: Source): void {
+/** @throws {UsageError} for tokens that the model does not have */
+export function checkVocabulary(
+  { tokenizer, modelConfig }: Pick<DataConfig, 'tokenizer' | 'modelConfig'>,
+  { file, name }: Pick<Source, 'file' | 'name'>,
+): void {
   const { largest } = file.index;
   if (largest >= modelConfig.vocab_size) {
     throw new UsageError(

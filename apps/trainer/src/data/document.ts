@@ -20,7 +20,15 @@ export const COUNTED = 0x8000_0000;
  * @throws {UsageError} without the place, which the caller knows
  */
 export function encodeDocuments(line: string, tokenizer: Tokenizer): Uint32Array[] {
-  const document = readDocument(parseLine(line));
+  return encodeFields(parseLine(line), tokenizer);
+}
+
+/** The tokens of the documents that a line's object says, as encodeDocuments has them. */
+export function encodeFields(
+  value: Readonly<Record<string, unknown>>,
+  tokenizer: Tokenizer,
+): Uint32Array[] {
+  const document = readDocument(value);
   if ('parts' in document) {
     return [encode(document.parts, tokenizer, tokenizer.addsBegin)];
   }

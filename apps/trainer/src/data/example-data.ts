@@ -5,8 +5,9 @@ import type { TypedDocument } from '@shardweave/nn/embedding';
 import { UsageError } from '../errors.js';
 import type { RunConfig, TokenFiles, TokenPart } from '../run-config.js';
 import { splitMix32 } from '../seeded-random.js';
-import { labelId } from '../task/task-head.js';
-import type { Dataset, RunData } from './dataset.js';
+import { isPreference, labelId } from '../task/task-head.js';
+import { answerPair, isCut, pairLength, requireAnswers } from './answer-pairs.js';
+import { checkVocabulary, type Dataset, type RunData } from './dataset.js';
 import { type ExampleDocuments, ExampleFile, Framer } from './example-file.js';
 import { numMicroSteps, permute, rowsOf } from './row-order.js';
 import type { RowOrderName, RowOrigin } from './rows.js';
@@ -14,13 +15,14 @@ import type { RowOrderName, RowOrigin } from './rows.js';
 /** An example as the task's model gets it. */
 export interface TaskExample {
   /**
-   * A query, its document and negatives to embed; a text or a pair to classify; or the pairs of a
-   * query with its document and with each negative to rank.
+   * A query, its document and negatives to embed; a text or a pair to classify; the pairs of a
+   * query with its document and with each negative to rank; or the chosen and the rejected answer
+   * behind their prompts.
    */
   readonly texts: readonly TypedDocument[];
   /**
    * A classifier's ids of labels; a number for each pair that is ranked; the score of a pair that
-   * is embedded, if it has one.
+   * is embedded, if it has one; how likely a reference finds both answers, where there is one.
    */
   readonly labels: readonly number[];
 }
@@ -34,7 +36,15 @@ export interface ExampleBatch {
 
 export type ExampleConfig = Pick<
   RunConfig,
-  'head' | 'batch' | 'seq' | 'seed' | 'ranks' | 'gradAccum' | 'negatives' | 'modelConfig'
+  | 'head'
+  | 'batch'
+  | 'seq'
+  | 'seed'
+  | 'ranks'
+  | 'gradAccum'
+  | 'negatives'
+  | 'modelConfig'
+  | 'tokenizer'
 > &
   Partial<Pick<RunConfig, 'gradientGroups' | 'strategy'>> &
   Pick<RunConfig, 'data' | 'valid' | 'validFraction' | 'evalBatches'> & {
@@ -134,6 +144,11 @@ export class Examples implements Dataset<ExampleBatch> {
   readonly numSteps: number;
   readonly numMicroSteps: number;
   readonly size: Dataset['size'];
+  /**
+   * The logarithms of the probabilities of each pair's two answers by the model that training
+   * begins beside, by the number of the pair; see rank/step/reference.ts.
+   */
+  readonly references = new Map<number, readonly number[]>();
   readonly #config: ExampleConfig;
   readonly #chosen: Chosen;
   readonly #framer: Framer;
@@ -151,6 +166,7 @@ export class Examples implements Dataset<ExampleBatch> {
     const { file, numbers, order } = chosen;
     const { length } = numbers;
     const isPairs = head.kind === 'embed';
+    const isPreferences = isPreference(head.kind);
     this.#config = config;
     this.#chosen = chosen;
     const most = head.kind === 'embed' ? Math.min(seq, head.maxSeqLength ?? seq) : seq;
@@ -167,13 +183,18 @@ export class Examples implements Dataset<ExampleBatch> {
     );
     this.#numNegatives = Math.min(negatives, found);
     checkKind(config, chosen);
+    if (isPreferences) {
+      checkVocabulary(config, { file: file.file, name: chosen.name });
+      requireAnswers(file, numbers, { ...chosen, seq });
+    }
     this.#labelIds = labelIds(config, chosen);
     this.numMicroSteps = numMicroSteps(config);
     const steps = length / this.#batch;
     this.numSteps = isPairs ? Math.floor(steps) : Math.ceil(steps);
+    const cut = isPreferences ? numbers.filter((i) => isCut(file, i, seq)).length : 0;
     this.size = {
       tokens: numbers.reduce((sum, example) => sum + tokensOf(file, example), 0),
-      ...{ documents: length, unit: 'examples', cut: 0, pieces: 0 },
+      ...{ documents: length, unit: 'examples', cut, pieces: cut },
       rows: isPairs ? this.numSteps * this.#batch : length,
     };
   }
@@ -187,6 +208,25 @@ export class Examples implements Dataset<ExampleBatch> {
   async at(places: readonly number[]): Promise<readonly TaskExample[]> {
     const { numbers } = this.#chosen;
     return Promise.all(places.map((place) => this.#example(numbers[place]!, 0)));
+  }
+
+  /** The numbers of the examples of steps [first, end), each once. */
+  numbersOf(first: number, end: number): readonly number[] {
+    const found = new Set<number>();
+    for (let step = first; step < end; step++) {
+      for (const number of this.#numbersIn(step, { first: 0, end: this.#batch })) {
+        found.add(number);
+      }
+      if (found.size === this.count) {
+        break;
+      }
+    }
+    return [...found].sort((a, b) => a - b);
+  }
+
+  /** An example by its number, as in the first epoch. */
+  example(number: number): Promise<TaskExample> {
+    return this.#example(number, 0);
   }
 
   async numTargets(step: number): Promise<number> {
@@ -206,6 +246,9 @@ export class Examples implements Dataset<ExampleBatch> {
     const framer = this.#framer;
     const epoch = this.#epochOf(step);
     const numbers = this.#numbersIn(step, { first: 0, end: this.#batch });
+    if (isPreference(head.kind)) {
+      return numbers.reduce((sum, example) => sum + pairLength(file, example, seq), 0);
+    }
     return numbers.reduce((sum, example) => {
       const documents = this.#documents(example, epoch);
       const others = [documents.second ?? [], documents.negatives].flat();
@@ -297,6 +340,9 @@ export class Examples implements Dataset<ExampleBatch> {
   async #example(example: number, epoch: number): Promise<TaskExample> {
     const { head, seq } = this.#config;
     const { file } = this.#chosen;
+    if (isPreference(head.kind)) {
+      return answerPair(file, example, { seq, reference: this.references.get(example) });
+    }
     const framer = this.#framer;
     const documents = this.#documents(example, epoch);
     const read = (document: number) => file.read(document, seq);

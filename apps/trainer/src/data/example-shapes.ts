@@ -4,7 +4,7 @@
 import { UsageError } from '../errors.js';
 import { excerpt, notWords, words } from './line-shapes.js';
 
-/** What a model can be trained for beside writing text. */
+/** What a model can be trained for beside writing text, by texts that are examples. */
 export type ExampleTask = 'embed' | 'classify' | 'rerank';
 
 /** An example of a task. */

@@ -126,7 +126,7 @@ function pairOf(value: Fields, { asks, answer }: (typeof PAIRS)[number]): Docume
 }
 
 /** A message, and whether it is learnt where it is an answer. */
-interface Turn extends ChatMessage {
+export interface Turn extends ChatMessage {
   readonly isLearnt?: boolean;
 }
 
@@ -186,7 +186,7 @@ function listIn(value: unknown, name: string): readonly unknown[] {
   return read as unknown[];
 }
 
-function messagesIn(value: unknown, name = 'messages'): readonly Turn[] {
+export function messagesIn(value: unknown, name = 'messages'): readonly Turn[] {
   const read = typeof value === 'string' ? parsed(value) : value;
   if (!Array.isArray(read) || read.length === 0) {
     throw notMessages(value, name);
@@ -321,7 +321,8 @@ function isObject(value: unknown): value is Fields {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-function isEmpty(value: unknown): boolean {
+/** Whether a field is left out, or holds nothing. */
+export function isEmpty(value: unknown): boolean {
   return (
     value === undefined ||
     value === null ||
@@ -331,7 +332,7 @@ function isEmpty(value: unknown): boolean {
 }
 
 /** What a JSON text says; undefined where it is none. */
-function parsed(text: string): unknown {
+export function parsed(text: string): unknown {
   try {
     return JSON.parse(text) as unknown;
   } catch {

@@ -5,8 +5,8 @@
 //   counted.bin    of documents: a bit a token, the lowest first, set where its loss counts
 //   documents.bin  three u32 a document: its tokens, how many count as targets, its line; of
 //                  examples: its tokens, what it is (ROLES), its line
-//   labels.bin     of examples: two u32 a label: the example, and the label's number or a score's
-//                  bits as f32
+//   labels.bin     of examples: two u32 a label: the example, and the label's number, a score's
+//                  bits as f32, or the tokens of an answer's prompt
 
 import { existsSync } from 'node:fs';
 import { type FileHandle, open, readFile } from 'node:fs/promises';
@@ -33,7 +33,8 @@ export const ROLES = { first: 0, second: 1, negative: 2 } as const;
 /** What is known of all examples of a file. */
 export interface ExampleIndex {
   readonly count: number;
-  readonly kind: Example['kind'];
+  /** Preferences are pairs of answers; see write-pairs.ts. */
+  readonly kind: Example['kind'] | 'preferences';
   /** The names of labels, in the order in which they were found. */
   readonly labels: readonly string[];
   /** The tokens around a text, which are not in the file. */

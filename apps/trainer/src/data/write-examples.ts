@@ -1,11 +1,13 @@
 // Writes the examples of a task as tokens: their texts, and what is said of them.
 
 import { UsageError } from '../errors.js';
+import { isPreference, type PreferenceTask } from '../task/task-head.js';
 import type { DataSource } from './data-source.js';
 import { parseLine } from './document.js';
 import { eachEntry, hasNone } from './each-entry.js';
 import { type Example, type ExampleTask, readExamples } from './example-shapes.js';
 import { type ExampleIndex, ROLES } from './token-file.js';
+import { writePairs } from './write-pairs.js';
 import type { WritingTools } from './writing-tools.js';
 
 /** Incremented whenever equal lines would be other examples; keys of the cache depend on it. */
@@ -13,7 +15,7 @@ export const EXAMPLE_FORMAT = 2;
 
 /** How the lines of examples are read. */
 export interface ExampleReading {
-  readonly task: ExampleTask;
+  readonly task: ExampleTask | PreferenceTask;
   /** What is put before the texts of queries and of documents. */
   readonly prompts: {
     readonly query?: string | undefined;
@@ -21,10 +23,21 @@ export interface ExampleReading {
   };
 }
 
-/** Writes the texts of examples without the tokens around them, which a pair has once. */
-export async function writeExamples(
+/** Writes the examples of any task. */
+export function writeExamples(
   source: DataSource,
   { task, prompts }: ExampleReading,
+  tools: WritingTools,
+): Promise<ExampleIndex> {
+  return isPreference(task)
+    ? writePairs(source, tools)
+    : writeTexts(source, { task, prompts }, tools);
+}
+
+/** Writes the texts of examples without the tokens around them, which a pair has once. */
+async function writeTexts(
+  source: DataSource,
+  { task, prompts }: ExampleReading & { readonly task: ExampleTask },
   { tokenizer, writer, onTokenized }: WritingTools,
 ): Promise<ExampleIndex> {
   let count = 0;

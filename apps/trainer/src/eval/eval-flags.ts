@@ -13,7 +13,7 @@ export const EVAL = {
     'a text in UTF-8, or documents, as train takes them (default: the novel Moby Dick)',
   ]),
   task: flag(oneOf([...TASKS, ...ANSWER_TASKS]), undefined, [
-    '--task <lm|embed|classify|rerank|tools|exact>',
+    '--task <lm|embed|classify|rerank|dpo|orpo|tools|exact>',
     "as train takes it (default: what the model's files say); tools, exact: answers that the model makes are compared with those of the data, by the tools that they call or as they are",
   ]),
   maxTokens: flag(whole(1), 256, ['--max-tokens <N>', 'of an answer, with tools and exact']),

@@ -6,15 +6,18 @@ import { exp64 } from '@shardweave/dtypes/float64';
 import { rowLength, tokenizerName } from '../config/resolve-config.js';
 import { absoluteData } from '../data/data-parts.js';
 import { skippedNotes } from '../data/data-source.js';
+import type { Examples } from '../data/example-data.js';
 import { openData } from '../data/open-data.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory, TokenCache } from '../data/token-cache.js';
+import { UsageError } from '../errors.js';
 import type { Figures } from '../figures/figures.js';
 import { refuseIdle } from '../flags/flag-effects.js';
 import { FLAGS } from '../flags/train-flags.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
 import { openObjective } from '../rank/objectives/open-objective.js';
 import { evaluate } from '../rank/step/evaluation.js';
+import { findReferences } from '../rank/step/reference.js';
 import type { TaskHead } from '../task/task-head.js';
 import type { EvalFlags } from './eval-flags.js';
 
@@ -38,16 +41,19 @@ export interface Evaluation {
 
 /** What is told of another task's model. */
 export interface TaskEvaluation extends Figures {
-  readonly task: 'embed' | 'classify' | 'rerank';
+  readonly task: Exclude<TaskHead['kind'], 'lm'>;
   readonly tokens: number;
   readonly examples: number;
   readonly seq: number;
-  /** The mean loss of labels, of pairs that are ranked, or of pairs in their batches. */
+  /** The mean loss of labels, of pairs that are ranked, in their batches, or of answers. */
   readonly loss: number;
 }
 
 /** The loss of pairs as train has it without flags, so that losses can be compared. */
 const LOSS_OF_PAIRS = {
+  dpoBeta: FLAGS.dpoBeta.value,
+  labelSmoothing: FLAGS.labelSmoothing.value,
+  orpoLambda: FLAGS.orpoLambda.value,
   temperature: FLAGS.temperature.value,
   symmetric: FLAGS.symmetric.value,
   chunkSize: FLAGS.chunkSize.value,
@@ -74,6 +80,11 @@ export async function evaluateModel(
   refuseIdle({ data: flags.data, trainOnPrompt: flags.trainOnPrompt });
   const choice = await readChoice(flags, flags.task);
   const { model, modelConfig } = choice;
+  if (choice.head.kind === 'dpo' && choice.lora === undefined) {
+    throw new UsageError(
+      '--task dpo compares a model with what it is without its adapters, and there are none. Give --adapter with those that were trained, or --task orpo, which needs no reference.',
+    );
+  }
   const seq = rowLength(flags, modelConfig);
   const config = {
     ...choice,
@@ -102,6 +113,12 @@ export async function evaluateModel(
   const { device, model: module } = opened;
   const group = createMemoryGroup(1)[0]!;
   const groups = { reduce: group };
+  if (config.head.kind === 'dpo') {
+    const examples = data as unknown as Examples;
+    const numbers = examples.numbersOf(0, data.numSteps);
+    const onPair = () => signal.throwIfAborted();
+    await findReferences(examples, numbers, { config, rank: 0, device, module, group, onPair });
+  }
   const evaluated = await evaluate({
     config,
     rank: 0,

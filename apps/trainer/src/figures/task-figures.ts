@@ -2,7 +2,7 @@
 // it: the same ones on each rank, whatever the number of ranks is.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import type { ClassHead } from '../task/task-head.js';
+import type { TrainedHead } from '../task/task-head.js';
 import { confusionFigures, severalFigures } from './class-figures.js';
 import type { Figures, Judged } from './figures.js';
 import { placesOf, rankingFigures } from './ranking-figures.js';
@@ -16,14 +16,26 @@ export interface Scoreboard {
   figures(group: ProcessGroup): Promise<Figures>;
 }
 
-/** @param count the number of all examples */
-export function scoreboardOf(head: ClassHead, count: number): Scoreboard {
-  if (head.kind === 'rerank') {
-    return new Ranks(count);
+/**
+ * The board of a task; undefined where nothing is judged beside the loss, or all at once.
+ * @param count the number of all examples
+ */
+export function scoreboardOf(head: TrainedHead, count: number): Scoreboard | undefined {
+  switch (head.kind) {
+    case 'lm':
+    case 'module':
+    case 'embed':
+      return undefined;
+    case 'dpo':
+    case 'orpo':
+      return new Preferences(count);
+    case 'rerank':
+      return new Ranks(count);
+    case 'classify':
+      return head.problemType === 'single_label_classification'
+        ? new Labels(head.labels)
+        : new SeveralLabels(head.labels);
   }
-  return head.problemType === 'single_label_classification'
-    ? new Labels(head.labels)
-    : new SeveralLabels(head.labels);
 }
 
 /** One label a text: the likeliest one is given, and none where a logit is NaN. */
@@ -77,6 +89,32 @@ class SeveralLabels implements Scoreboard {
     const all = await summed(this.#counts, group);
     const [texts, exact] = all.subarray(-2);
     return severalFigures(this.#labels, { counts: all, texts: texts!, exact: exact! });
+  }
+}
+
+/** By how much the chosen answer of each pair is preferred; the model is right above 0. */
+class Preferences implements Scoreboard {
+  /** 0 for what another rank has. */
+  readonly #margins: Float32Array<ArrayBuffer>;
+
+  constructor(count: number) {
+    this.#margins = new Float32Array(count);
+  }
+
+  readonly add: Add = ({ logits }, place) => {
+    this.#margins[place] = logits[0]!;
+  };
+
+  async figures(group: ProcessGroup): Promise<Figures> {
+    const margins = await summed(this.#margins, group);
+    const mean = (of: (margin: number) => number) =>
+      margins.reduce((sum, margin) => sum + of(margin), 0) / margins.length;
+    return {
+      values: {
+        accuracy: mean((margin) => Number(margin > 0)), // NaN is wrong
+        margin: mean((margin) => margin),
+      },
+    };
   }
 }
 

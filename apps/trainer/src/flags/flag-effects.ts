@@ -5,6 +5,7 @@ import { formatOf } from '../data/data-source.js';
 import { kindOf } from '../device-choice.js';
 import { UsageError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
+import { isLanguage } from '../task/task-head.js';
 import { numBlocks } from '../task/text-config.js';
 import { keyOf } from './flag.js';
 import { type AppliesTo, FLAG_NAMES, FLAGS, type Flags } from './train-flags.js';
@@ -80,6 +81,16 @@ const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
     holds: ({ task }) => task === 'classify',
     refuses: ({ task }) => `--task ${task}`,
   },
+  reference: {
+    needs: '--task dpo',
+    holds: ({ task }) => task === 'dpo',
+    refuses: ({ task }) => `--task ${task}`,
+  },
+  odds: {
+    needs: '--task orpo',
+    holds: ({ task }) => task === 'orpo',
+    refuses: ({ task }) => `--task ${task}`,
+  },
   ranking: {
     needs: '--task embed or rerank',
     holds: ({ task }) => task === 'embed' || task === 'rerank',
@@ -91,8 +102,8 @@ const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
     refuses: isNotGiven,
   },
   text: {
-    needs: '--task lm',
-    holds: ({ task = 'lm' }) => task === 'lm',
+    needs: '--task lm, dpo or orpo',
+    holds: ({ task = 'lm' }) => isLanguage(task),
     refuses: ({ task }) => `--task ${task}`,
   },
   wsd: {

@@ -115,6 +115,7 @@ function bitsOf(text: string): number {
 export const nonNegative = numeric(z.number().min(0), 'a number of at least 0');
 export const positive = numeric(z.number().gt(0), 'a number above 0');
 export const probability = numeric(z.number().min(0).lt(1), 'a number from 0 to below 1');
+export const smoothing = numeric(z.number().min(0).lt(0.5), 'a number from 0 to below 0.5');
 export const part = numeric(z.number().gt(0).lt(1), 'a number above 0 and below 1');
 export const share = numeric(z.number().gt(0).max(1), 'a number above 0, at most 1');
 export const shareOrNone = numeric(z.number().min(0).max(1), 'a number from 0 to 1');

@@ -7,6 +7,7 @@ const FLAGS: Readonly<Record<string, readonly string[]>> = {
   '--checkpoint-activations': ['gradient-checkpointing'],
   '--clip': ['max-grad-norm', 'grad-clip'],
   '--data': ['dataset', 'train-file'],
+  '--dpo-beta': ['beta', 'pref-beta'],
   '--epochs': ['num-epochs', 'num-train-epochs'],
   '--eps': ['adam-epsilon'],
   '--eval-every': ['eval-steps', 'eval-interval'],

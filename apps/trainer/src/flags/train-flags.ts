@@ -23,6 +23,7 @@ import {
   probability,
   ranks,
   saveEvery,
+  smoothing,
   targets,
   threads,
   whole,
@@ -31,7 +32,7 @@ import {
 /** The ways to train, in the order in which `plan` shows them. */
 export const STRATEGIES = ['single', 'fsdp', 'ddp', 'offload'] as const;
 /** What a run can learn. */
-export const TASKS = ['lm', 'embed', 'classify', 'rerank'] as const;
+export const TASKS = ['lm', 'embed', 'classify', 'rerank', 'dpo', 'orpo'] as const;
 /** What computes the matrix products of a cpu device. */
 export const CLASS_WEIGHTS = ['none', 'balanced'] as const;
 
@@ -92,6 +93,8 @@ export type AppliesTo =
   | 'embedding'
   | 'ranking'
   | 'labelling'
+  | 'reference'
+  | 'odds'
   | 'evaluation'
   | 'wsd'
   | 'falling rate'
@@ -209,8 +212,8 @@ export const GROUPS = {
   },
   'Model and data:': {
     task: fixed('all')(oneOf(TASKS), 'lm', [
-      '--task <lm|embed|classify|rerank>',
-      'what is learnt: to write text; to embed it, by pairs; to label it; or to rank documents for a query',
+      '--task <lm|embed|classify|rerank|dpo|orpo>',
+      'what is learnt: to write text; to embed it, by pairs; to label it; to rank documents for a query; or to prefer one answer to another, with adapters (dpo) or the whole model, too (orpo)',
     ]),
     model: fixed('all')(file, DEFAULT_PRESET, [
       '--model <PRESET|DIR|GGUF|ORG/NAME|FILE.mjs>',
@@ -227,7 +230,7 @@ export const GROUPS = {
     ]),
     data: fixed('all')(data, undefined, [
       '--data <FILE|DIR|hf:ORG/NAME,...>',
-      'texts in UTF-8, or documents, a line of JSON or a row of Parquet, CSV or TSV each, as {"text"}, {"prompt", "completion"} or {"messages"} among others; or data sets of the Hub, which @revision, :config and :split may follow. Several, folders and patterns are all of their files, .gz and .zst too, and with weights a mixture: a.jsonl:0.7,b/*.txt:0.3 (default: the novel Moby Dick)',
+      'texts in UTF-8, or documents, a line of JSON or a row of Parquet, CSV or TSV each, as {"text"}, {"prompt", "completion"} or {"messages"} among others, with dpo and orpo as {"prompt", "chosen", "rejected"}; or data sets of the Hub, which @revision, :config and :split may follow. Several, folders and patterns are all of their files, .gz and .zst too, and with weights a mixture: a.jsonl:0.7,b/*.txt:0.3 (default: the novel Moby Dick)',
     ]),
     valid: told('all')(data, undefined, [
       '--valid <FILE|DIR|hf:ORG/NAME,...>',
@@ -286,6 +289,20 @@ export const GROUPS = {
     classWeights: fixed('labelling')(oneOf(CLASS_WEIGHTS), 'none', [
       '--class-weights <none|balanced>',
       'of --task classify: balanced lets rare labels count for as much as others',
+    ]),
+  },
+  'Preferences (--task dpo, orpo):': {
+    dpoBeta: fixed('reference')(positive, 0.1, [
+      '--dpo-beta <X>',
+      'of --task dpo: the larger, the closer the model stays to what it was without adapters',
+    ]),
+    labelSmoothing: fixed('reference')(smoothing, 0, [
+      '--label-smoothing <P>',
+      'of --task dpo: how likely a pair is the wrong way round, below 0.5',
+    ]),
+    orpoLambda: fixed('odds')(positive, 0.1, [
+      '--orpo-lambda <X>',
+      'of --task orpo: what the odds of both answers count beside the loss of the chosen one',
     ]),
   },
   'LoRA (any of these: adapters are trained, the model is frozen):': {
@@ -451,6 +468,7 @@ export const FLAGS = {
   ...GROUPS['Offload (--strategy offload):'],
   ...GROUPS['Model and data:'],
   ...GROUPS['Embedding, labels and reranking (--task embed, classify, rerank):'],
+  ...GROUPS['Preferences (--task dpo, orpo):'],
   ...GROUPS['LoRA (any of these: adapters are trained, the model is frozen):'],
   ...GROUPS['Training:'],
   ...GROUPS['Saves:'],

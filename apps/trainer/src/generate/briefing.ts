@@ -55,7 +55,8 @@ export function readTools(path: string): readonly unknown[] {
     const why = cause instanceof SyntaxError ? cause.message : describeSystemError(cause);
     throw new UsageError(`--tools: ${path} can't be read (${why}). ${WANTED}`, { cause });
   }
-  const isTool = (one: unknown) => typeof one === 'object' && one !== null && !Array.isArray(one);
+  const isTool = (item: unknown) =>
+    typeof item === 'object' && item !== null && !Array.isArray(item);
   if (!Array.isArray(value) || value.length === 0 || !value.every(isTool)) {
     throw new UsageError(`--tools: ${path} holds no list of tools. ${WANTED}`);
   }

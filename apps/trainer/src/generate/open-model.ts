@@ -17,7 +17,7 @@ import type { ModelChoice } from '../rank/strategies/model-choice.js';
 import { loadWeights, putBaseAtRest } from '../rank/strategies/model-parts.js';
 import { type Body, deferredBody, withHead } from '../rank/strategies/task-model.js';
 import { COMPUTE_DTYPES, type Precision } from '../run-config.js';
-import { resolveHead, type TaskHead } from '../task/task-head.js';
+import { isLanguage, resolveHead, type TaskHead } from '../task/task-head.js';
 import { languageConfig, type TextConfig } from '../task/text-config.js';
 import type { OpenFlags } from './generate-flags.js';
 
@@ -98,7 +98,7 @@ export async function readChoice(
     lora,
     precision:
       flags.precision ??
-      (kind === 'lm' ? await precisionOf(path, languageConfig(modelConfig), flags) : 'fp32'),
+      (isLanguage(kind) ? await precisionOf(path, languageConfig(modelConfig), flags) : 'fp32'),
     seed: 0,
   };
 }

@@ -12,7 +12,7 @@ import {
 import { UsageError } from '../errors.js';
 import { withModelFiles } from '../files/file-source.js';
 import { isGgufFile } from '../files/gguf-model.js';
-import type { OwnHead, TaskHead } from '../task/task-head.js';
+import { isLanguage, type OwnHead, type TaskHead } from '../task/task-head.js';
 import { isEncoder, type TextConfig } from '../task/text-config.js';
 import { ADAPTER_FILES, CLASSES_FILE } from './adapter-directory.js';
 import { readEmbedder, readModelKind, withEncoder } from './encoder-directory.js';
@@ -115,14 +115,14 @@ export function requireHead(task: TaskHead['kind'], model: string, { classes }: 
  */
 export function configFor(task: TaskHead['kind'], config: TextConfig): TextConfig {
   if (isEncoder(config)) {
-    if (task === 'lm') {
+    if (isLanguage(task)) {
       throw new UsageError(
-        `--task lm: a ${config.model_type} reads text and writes none. Give --task embed, classify or rerank, or a language model.`,
+        `--task ${task}: a ${config.model_type} reads text and writes none. Give --task embed, classify or rerank, or a language model.`,
       );
     }
     return { ...config, add_pooling_layer: task !== 'embed' };
   }
-  return task === 'lm' || config.model_type === 'gpt2'
+  return isLanguage(task) || config.model_type === 'gpt2'
     ? config
     : { ...config, tie_word_embeddings: true };
 }
@@ -138,7 +138,7 @@ export async function withTaskState<T>(
   { modelConfig, head }: { readonly modelConfig: TextConfig; readonly head: TaskHead },
   use: (state: State) => Promise<T>,
 ): Promise<T> {
-  if (head.kind === 'lm' && !isEncoder(modelConfig)) {
+  if (isLanguage(head.kind) && !isEncoder(modelConfig)) {
     return await withModelState(directory, modelConfig, use);
   }
   const kind = await readModelKind(directory);

@@ -62,6 +62,8 @@ export async function trainedFiles(
   const tokenizer = model.kind === 'directory' ? await tokenizerFiles(model.path) : [];
   switch (head.kind) {
     case 'lm':
+    case 'dpo':
+    case 'orpo':
       return [...tokenizer, ...modelFiles(languageConfig(modelConfig), state, options)];
     case 'embed': {
       const files = isEncoder(modelConfig)
@@ -98,6 +100,8 @@ function moduleFiles({ config, state }: TrainedModel): readonly FilePieces[] {
 function typeOf(head: TaskHead, modelConfig: TextConfig) {
   switch (head.kind) {
     case 'lm':
+    case 'dpo':
+    case 'orpo':
       return { taskType: 'CAUSAL_LM' } as const;
     case 'embed': {
       const beside = sentenceFiles(head, modelConfig);

@@ -7,7 +7,7 @@ import { hubNameOf } from '../hub/hub-name.js';
 import { libraryOf } from '../numeric-class.js';
 import type { RankReady } from '../rank/events.js';
 import { type LoraRun, type RunConfig, savesAtStop } from '../run-config.js';
-import type { ClassHead, EmbedHead, TrainedHead } from '../task/task-head.js';
+import { isPreference, type TaskHead, type TrainedHead } from '../task/task-head.js';
 import { countParameters, isEncoder, type TrainedConfig } from '../task/text-config.js';
 
 /** Beyond it a model that is tuned remembers its data rather than learns from it. */
@@ -165,7 +165,12 @@ function stepText(config: RunConfig): string {
   if (hasOwnRows(config)) {
     return `${batch} rows${parts}${reduced}`;
   }
-  const what = 'labels' in head || head.kind === 'embed' ? 'examples, texts of up to' : 'rows of';
+  const isOfTexts = 'labels' in head || head.kind === 'embed';
+  const what = isOfTexts
+    ? 'examples, texts of up to'
+    : isPreference(head.kind)
+      ? 'pairs, answers with prompts of up to'
+      : 'rows of';
   return `${batch} ${what} ${seq} tokens${parts}${reduced}`;
 }
 
@@ -195,7 +200,10 @@ function savesText(config: RunConfig): string {
   return `${every}, the newest ${keep} and the best are kept`;
 }
 
-function taskText(config: RunConfig, head: EmbedHead | ClassHead): string {
+function taskText(config: RunConfig, head: TaskHead): string {
+  if (!('pooling' in head) && !('labels' in head)) {
+    return preferenceText(config, head.kind);
+  }
   if (head.kind !== 'embed') {
     const { labels, kind, problemType } = head;
     const several = problemType === 'multi_label_classification' ? ', several at once' : '';
@@ -213,6 +221,16 @@ function taskText(config: RunConfig, head: EmbedHead | ClassHead): string {
     ...named.map(([name, text]) => `${name} texts begin with ${JSON.stringify(text)}`),
   ];
   return parts.filter((part) => part !== undefined).join(', ');
+}
+
+function preferenceText(config: RunConfig, task: TaskHead['kind']): string {
+  const { orpoLambda, dpoBeta, labelSmoothing, lora } = config;
+  if (task === 'orpo') {
+    return `orpo: the chosen answer is learnt, and its odds over the rejected one times ${orpoLambda}`;
+  }
+  const from = lora?.directory === undefined ? '' : ` that ${lora.directory} begin from`;
+  const smoothed = labelSmoothing === 0 ? '' : `, label smoothing ${labelSmoothing}`;
+  return `dpo: the reference is the base without the adapters${from}, beta ${dpoBeta}${smoothed}`;
 }
 
 function loraText({ rank, alpha, dropout, targets, baseType, directory }: LoraRun): string {
@@ -280,7 +298,9 @@ function sizeText(size: DataSize | undefined): string {
   const cuts =
     cut === 0
       ? ''
-      : `, ${formatCount(cut)} of them longer than a row and cut in ${formatCount(pieces)} pieces`;
+      : unit === 'examples'
+        ? `, ${formatCount(cut)} of them longer than a row and cut at its end`
+        : `, ${formatCount(cut)} of them longer than a row and cut in ${formatCount(pieces)} pieces`;
   const from = files === undefined ? '' : ` of ${formatCount(files)} files`;
   return `${formatCount(tokens)} tokens${of}${from}${cuts}`;
 }

@@ -11,7 +11,9 @@ const BAR = ' | ';
 type Column = readonly [name: string, text: string];
 
 /** The columns that a narrow terminal does without, the first one first. */
-const DISPENSABLE = ['wire', 'peak', 'epoch', 'tokens', 'time', 'lr', 'norm', 'speed'];
+const DISPENSABLE = [
+  ...['wire', 'peak', 'epoch', 'tokens', 'time', 'margin', 'lr', 'norm', 'speed'],
+];
 
 export interface StepLineOptions {
   /** The number of the run's last step. */
@@ -35,16 +37,21 @@ export function stepLine(
   const loss = Number.isNaN(pace.loss) && !hasTargets ? '-' : pace.loss.toFixed(4);
   const finite = metrics.gradNorm?.toFixed(2) ?? 'inf';
   const norm = hasTargets ? finite : '-';
-  const { validLoss, figures = {}, skipped, epoch } = metrics;
+  const { validLoss, figures = {}, batchFigures = {}, skipped, epoch } = metrics;
   const columns: Column[] = [
     ['step', `step ${String(metrics.step).padStart(width)}/${steps}`],
     ['loss', `loss ${loss.padStart(7)}`],
   ];
+  const own = Object.entries(batchFigures);
+  for (const [name, value] of own) {
+    columns.push([name, `${name} ${value.toFixed(4).padStart(7)}`]);
+  }
   if (validLoss !== undefined) {
     columns.push(['valid', `valid ${validLoss.toFixed(4).padStart(7)}`]);
   }
   for (const [name, value] of Object.entries(figures).slice(0, 1)) {
-    columns.push(['figure', `${name} ${value.toFixed(4)}`]);
+    const valid = own.length === 0 ? '' : 'valid ';
+    columns.push(['figure', `${valid}${name} ${value.toFixed(4)}`]);
   }
   columns.push(
     ['norm', `norm ${norm.padStart(6)}`],

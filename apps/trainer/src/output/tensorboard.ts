@@ -109,7 +109,7 @@ export class TensorBoardFile implements RunListener, Disposable {
 
 /** The numbers of a step, by names whose parts are groups in TensorBoard's page. */
 function scalarsOf(line: StepLine): [tag: string, value: number][] {
-  const { loss, validLoss, gradNorm, figures = {}, groups = {} } = line;
+  const { loss, validLoss, gradNorm, figures = {}, batchFigures = {}, groups = {} } = line;
   const all: (readonly [string, number | null | undefined])[] = [
     ['loss/train', loss],
     ['loss/valid', validLoss],
@@ -122,6 +122,7 @@ function scalarsOf(line: StepLine): [tag: string, value: number][] {
     ['speed/step_ms', line.stepMs],
     ['memory/peak_bytes', line.peakBytes],
     ['communication/sent_bytes', line.wireBytes],
+    ...Object.entries(batchFigures).map(([name, value]) => [`train/${name}`, value] as const),
     ...Object.entries(figures).map(([name, value]) => [`valid/${name}`, value] as const),
     ...Object.entries(groups).flatMap(([name, { gradNorm: norm, updateRatio }]) => [
       [`layers/${name}`, norm] as const,

@@ -8,7 +8,7 @@ import type { ExampleBatch, TaskExample } from '../data/example-data.js';
 import type { OwnBatch } from '../data/own-rows.js';
 import { numMicroSteps, rowsOf } from '../data/row-order.js';
 import type { RunConfig } from '../run-config.js';
-import type { TaskHead } from '../task/task-head.js';
+import { isPreference, type TaskHead, type TrainedHead } from '../task/task-head.js';
 
 export interface DryDataOptions {
   /** Called when a micro-step begins, with its place among those that are run. */
@@ -53,7 +53,7 @@ export function dryData(config: RunConfig, { onMicroStep }: DryDataOptions = {})
         );
       }
       const { head, modelConfig } = config;
-      if ('labels' in head || head.kind === 'embed') {
+      if (isExamples(head)) {
         return dryExamples(config, head, { first, end }) as never; // as its objective takes them
       }
       if (modelConfig.model_type === 'module' && modelConfig.rows !== undefined) {
@@ -77,12 +77,24 @@ function dryRows(count: number, { first, end }: { readonly first: number; readon
   return { numbers, isValid: false, firstRow: first } satisfies OwnBatch;
 }
 
+function isExamples(head: TrainedHead): head is TaskHead {
+  return head.kind !== 'lm' && head.kind !== 'module';
+}
+
 /** Examples as large as they may be: each text takes a row. Most are shorter, and share rows. */
 function dryExamples(
   { seq, negatives }: RunConfig,
   head: TaskHead,
   { first, end }: { readonly first: number; readonly end: number },
 ): ExampleBatch {
+  if (isPreference(head.kind)) {
+    const answer = {
+      ids: new Uint32Array(seq + 1),
+      tokenTypes: new Uint32Array(seq + 1).fill(1, 1),
+    };
+    const pair: TaskExample = { texts: [answer, answer], labels: [0, 0] };
+    return { examples: new Array<TaskExample>(end - first).fill(pair), firstRow: first };
+  }
   const text = { ids: new Uint32Array(seq), tokenTypes: new Uint32Array(seq) };
   const numTexts = head.kind === 'classify' ? 1 : head.kind === 'embed' ? 2 : 1 + negatives;
   const example: TaskExample = {

@@ -4,7 +4,7 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { MODULES_FILE } from '../files/sentence-files.js';
-import type { TaskHead } from '../task/task-head.js';
+import { isLanguage, type TaskHead } from '../task/task-head.js';
 import type { PushedRun } from './pushed-run.js';
 
 type Task = TaskHead['kind'];
@@ -22,6 +22,8 @@ export function hubFields(run: UsedRun): {
 } {
   const pipelines: Readonly<Record<Task, string>> = {
     lm: 'text-generation',
+    dpo: 'text-generation',
+    orpo: 'text-generation',
     embed: isSentence(run) ? 'sentence-similarity' : 'feature-extraction',
     classify: 'text-classification',
     rerank: 'text-ranking',
@@ -40,10 +42,9 @@ export function usageLines(run: UsedRun, repo: string): string[] {
     return [];
   }
   const from = kind === 'adapter' ? `--model ${base!.repo} --adapter ${repo}` : `--model ${repo}`;
-  const command =
-    task === 'lm'
-      ? `generate ${from} --prompt 'Once'`
-      : `eval ${from} --task ${task} --data examples.jsonl`;
+  const command = isLanguage(task)
+    ? `generate ${from} --prompt 'Once'`
+    : `eval ${from} --task ${task} --data examples.jsonl`;
   const python = kind === 'adapter' ? adapterLines(run, repo) : modelLines(run, repo);
   return [
     ...['```sh', `npx shardweave ${command}`, '```'],
@@ -55,6 +56,8 @@ function modelLines(run: UsedRun, repo: string): string[] {
   const name = JSON.stringify(repo);
   const lines: Readonly<Record<Task, readonly string[]>> = {
     lm: [],
+    dpo: [],
+    orpo: [],
     embed: [
       'from sentence_transformers import SentenceTransformer',
       `model = SentenceTransformer(${name})`,
@@ -71,6 +74,8 @@ function modelLines(run: UsedRun, repo: string): string[] {
 function adapterLines({ task, labels }: UsedRun, repo: string): string[] {
   const classes: Readonly<Record<Task, string>> = {
     lm: 'AutoPeftModelForCausalLM',
+    dpo: 'AutoPeftModelForCausalLM',
+    orpo: 'AutoPeftModelForCausalLM',
     embed: 'AutoPeftModelForFeatureExtraction',
     classify: 'AutoPeftModelForSequenceClassification',
     rerank: 'AutoPeftModelForSequenceClassification',

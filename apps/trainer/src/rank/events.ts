@@ -82,6 +82,11 @@ export interface StepMetrics {
   readonly loss: number;
   /** The number of targets that count, over all ranks and micro-steps. */
   readonly targets: number;
+  /**
+   * What a task is judged by beside the loss, of the targets that were learnt, before the update:
+   * the accuracy and margin of preferences. Absent for other tasks.
+   */
+  readonly batchFigures?: Readonly<Record<string, number>> | undefined;
   /** The norm of the unscaled gradients, before clipping; null where it is not finite. */
   readonly gradNorm: number | null;
   readonly lr: number;
@@ -261,7 +266,7 @@ export type RankEvent =
   | { readonly type: 'step'; readonly metrics: StepMetrics; readonly resources: StepResources }
   /** From rank 0 alone, before its first step, where somebody watches. */
   | ({ readonly type: 'compute' } & ComputeTold)
-  /** From rank 0 alone: what takes a while after the last step. */
+  /** From rank 0 alone: what takes a while before the first step or after the last. */
   | { readonly type: 'doing'; readonly what: string }
   /** From rank 0 alone, while the steps wait for an evaluation: its batches. */
   | { readonly type: 'evaluating'; readonly done: number; readonly total: number }

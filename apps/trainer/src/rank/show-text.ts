@@ -2,6 +2,7 @@
 
 import { loadTokenizer } from '../data/tokenizer.js';
 import type { RunConfig } from '../run-config.js';
+import { isLanguage } from '../task/task-head.js';
 import { languageConfig } from '../task/text-config.js';
 import type { OpenedRank } from './open-rank.js';
 import { gatheredBytes, sampleLength, sampleText } from './sample-text.js';
@@ -17,7 +18,7 @@ export async function showText({ options, device, strategy }: OpenedRank): Promi
   const { config, rank, emit, wrapUp } = options;
   const { text } = strategy;
   const isWanted = !config.quiet || config.sampleEvery !== undefined;
-  if (config.head.kind !== 'lm' || !isWanted || (rank > 0 && text.group === undefined)) {
+  if (!isLanguage(config.head.kind) || !isWanted || (rank > 0 && text.group === undefined)) {
     return;
   }
   const maxTokens = sampleLength(languageConfig(config.modelConfig), {

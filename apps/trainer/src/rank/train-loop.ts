@@ -19,6 +19,8 @@ export interface StepOutcome {
   readonly numTokens?: number | undefined;
   /** The norm of the unscaled gradients, before clipping; may be infinite or NaN. */
   readonly gradNorm: number;
+  /** What the task tells of the targets beside the loss, as means; undefined for nothing. */
+  readonly batchFigures?: StepMetrics['batchFigures'];
   /** By group of layers; undefined in a step that does not tell them. */
   readonly groups?: StepMetrics['groups'];
   /** The scale that the losses of this step had. */
@@ -185,6 +187,7 @@ async function timedStep(
     step: step + 1,
     loss: outcome.loss,
     targets: outcome.numTargets,
+    ...(outcome.batchFigures && { batchFigures: outcome.batchFigures }),
     gradNorm: Number.isFinite(outcome.gradNorm) ? outcome.gradNorm : null,
     ...(outcome.groups && Number.isFinite(outcome.gradNorm) && { groups: outcome.groups }),
     lr,

@@ -19,6 +19,7 @@ import { measureCompute } from './measure-compute.js';
 import { OwnObjective } from './objectives/own.js';
 import type { OpenedRank } from './open-rank.js';
 import type { RankWatch } from './rank-watch.js';
+import { findRunReferences } from './run-references.js';
 import { showText } from './show-text.js';
 import { evaluate, halvesRatio, lossAhead } from './step/evaluation.js';
 import { replayRows } from './step/replay-rows.js';
@@ -193,6 +194,7 @@ export async function runSteps(
   let current = 0;
   let saveWaitMs: number | undefined;
   const from = fromOf(resumed, config);
+  await counter.pause(() => findRunReferences(run, from?.step ?? 0));
   if (from === undefined && strategy.objective instanceof OwnObjective) {
     const { objective } = strategy;
     const ratio = await counter.pause(() =>

@@ -10,6 +10,7 @@ import { hubNameOf } from '../hub/hub-name.js';
 import { ADAPTER_FILES, findAdapter } from '../model/adapter-directory.js';
 import { findModelDirectory } from '../model/model-directory.js';
 import type { LoraRun, ModelSource, RunConfig } from '../run-config.js';
+import { isLanguage } from '../task/task-head.js';
 import type { SavedRun } from './saved-run.js';
 
 interface SavedWeights {
@@ -108,9 +109,11 @@ export function requireFitting(
   const refuse = (has: string, remedy: string) =>
     new UsageError(`--init-from: ${path} ${has}. ${remedy}`);
   const { lora: theirs, head: theirHead } = record.config;
-  if ((theirHead?.kind ?? 'lm') !== head.kind) {
+  const theirTask = theirHead?.kind ?? 'lm';
+  const isOneModel = isLanguage(theirTask) && isLanguage(head.kind);
+  if (!isOneModel && theirTask !== head.kind) {
     throw refuse(
-      `was trained for --task ${theirHead?.kind ?? 'lm'}, got --task ${head.kind}`,
+      `was trained for --task ${theirTask}, got --task ${head.kind}`,
       'Make a model directory of it with shardweave convert, and give that as --model.',
     );
   }

@@ -20,10 +20,25 @@ export interface ClassHead {
   readonly weights?: readonly number[] | undefined;
 }
 
-export type TaskHead = { readonly kind: 'lm' } | EmbedHead | ClassHead;
+/** The tasks that learn from pairs of answers of which one is preferred. */
+export type PreferenceTask = 'dpo' | 'orpo';
+
+/** A language model as it is. */
+export type LanguageHead = { readonly kind: 'lm' | PreferenceTask };
+
+export type TaskHead = LanguageHead | EmbedHead | ClassHead;
 
 /** What a run puts on its model: nothing on a module that people write, which has a loss itself. */
 export type TrainedHead = TaskHead | { readonly kind: 'module' };
+
+export function isPreference(task: string): task is PreferenceTask {
+  return task === 'dpo' || task === 'orpo';
+}
+
+/** Whether what a task trains is a language model with its own head, which writes text. */
+export function isLanguage(task: string): task is LanguageHead['kind'] {
+  return task === 'lm' || isPreference(task);
+}
 
 /** What the files of a model say of the head that it has been trained with. */
 export interface OwnHead {
@@ -51,7 +66,9 @@ export function resolveHead(
 ): TaskHead {
   switch (task) {
     case 'lm':
-      return { kind: 'lm' };
+    case 'dpo':
+    case 'orpo':
+      return { kind: task };
     case 'embed': {
       const { normalize = true, prompts, similarity, maxSeqLength } = own.sentence ?? {};
       const usual = isEncoder(modelConfig) ? 'mean' : 'last';

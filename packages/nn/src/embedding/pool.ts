@@ -16,7 +16,7 @@ export const POOLINGS = ['mean', 'cls', 'last'] as const satisfies readonly Pool
 /** One row of hidden [batch, seq, width] for each document, f32 [documents, width]. */
 export function pool(hidden: Tensor, spans: readonly DocumentSpan[], pooling: Pooling): Tensor {
   return pooling === 'mean'
-    ? meanRows(hidden, spans)
+    ? weightedRows(hidden, spans, ({ length }) => 1 / length)
     : cast(tokenRows(hidden, spans, pooling), 'f32');
 }
 
@@ -34,26 +34,32 @@ export function tokenRows(
 }
 
 /**
- * The means, by a product for each row of the batch: [documents of a row, seq] x [seq, width]. Rows
- * with fewer documents than others get rows of zeros, which are left out.
+ * The sum of each document's rows times its weight, f32 [documents, width], by a product for each
+ * row of the batch: [documents of a row, seq] x [seq, width]. Rows with fewer documents than others
+ * get rows of zeros, which are left out.
  */
-function meanRows(hidden: Tensor, spans: readonly DocumentSpan[]): Tensor {
+export function weightedRows(
+  hidden: Tensor,
+  spans: readonly DocumentSpan[],
+  weightOf: (span: DocumentSpan) => number,
+): Tensor {
   const [batch, seq, width] = hidden.shape as [number, number, number];
   const counts = new Array<number>(batch).fill(0);
   const places = spans.map((span) => ({ ...span, place: counts[span.row]!++ }));
   const most = Math.max(...counts);
   const weights = new Float32Array(batch * most * seq);
-  for (const { row, place, start, length } of places) {
+  for (const span of places) {
+    const { row, place, start, length } = span;
     const first = (row * most + place) * seq + start;
-    weights.fill(1 / length, first, first + length);
+    weights.fill(weightOf(span), first, first + length);
   }
   const factor = hidden.device.tensor(weights, [batch, most, seq], { tag: 'staging' });
-  const means = cast(reshape(matmul(factor, hidden), [batch * most, width]), 'f32');
+  const sums = cast(reshape(matmul(factor, hidden), [batch * most, width]), 'f32');
   const isFull = counts.every((count) => count === most);
   return isFull
-    ? means
+    ? sums
     : rowsAt(
-        means,
+        sums,
         places.map(({ row, place }) => row * most + place),
       );
 }

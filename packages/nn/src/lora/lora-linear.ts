@@ -51,6 +51,8 @@ export class LoraLinear extends Module<[x: Tensor, ending?: LinearEnding], Tenso
   readonly rank: number;
   readonly alpha: number;
   readonly dropout: number;
+  /** Whether the adapter takes part; without it the layer is its base. See withoutAdapters. */
+  isOn = true;
 
   constructor(base: AdaptableLinear, options: LoraLinearOptions) {
     super(base.device);
@@ -70,7 +72,11 @@ export class LoraLinear extends Module<[x: Tensor, ending?: LinearEnding], Tenso
     return name === 'base' ? '' : name;
   }
 
-  async forward(x: Tensor, { activation, residual }: LinearEnding = {}): Promise<Tensor> {
+  async forward(x: Tensor, ending: LinearEnding = {}): Promise<Tensor> {
+    if (!this.isOn) {
+      return this.base.call(x, ending);
+    }
+    const { activation, residual } = ending;
     const input = this.isTraining && this.dropout > 0 ? dropout(x, this.dropout) : x;
     const narrow = mul(await this.loraA.call(input), this.alpha / this.rank); // [..., rank]
     const sum = await this.loraB.call(narrow, { residual: await this.base.call(x) });

@@ -132,6 +132,30 @@ export const CHARTS: readonly Chart[] = [
     formatTick: short,
   },
   {
+    id: 'preferred',
+    title: 'Preferred',
+    unit: 'part of the pairs whose chosen answer is',
+    series: [{ name: 'training', value: ({ batchFigures }) => or(batchFigures?.accuracy) }],
+    format: digits,
+    formatTick: short,
+    isNoisy: true,
+  },
+  {
+    id: 'margin',
+    title: 'Margin',
+    unit: 'of chosen answers over rejected ones',
+    series: [
+      { name: 'training', value: ({ batchFigures }) => or(batchFigures?.margin) },
+      {
+        ...figureSeries('margin'),
+        ...{ name: 'validation', color: 'validation', dash: VALIDATION_DASH },
+      },
+    ],
+    format: digits,
+    formatTick: short,
+    isNoisy: true,
+  },
+  {
     id: 'norm',
     title: 'Gradient norm',
     unit: 'before clipping',

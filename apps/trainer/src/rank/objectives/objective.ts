@@ -23,7 +23,12 @@ export interface BackwardOptions {
  */
 // biome-ignore lint/suspicious/noExplicitAny: the batch of any task
 export interface Objective<Batch = any> {
-  /** Adds to the gradients. Resolves with the sum of this rank's losses, without a graph. */
+  /** What `backward` tells beside the loss, by name; absent for nothing. */
+  readonly figures?: readonly string[];
+  /**
+   * Adds to the gradients. Resolves with the sum of this rank's losses, f32 of one element and
+   * without a graph; after it come the sums of its figures over targets.
+   */
   backward(batch: Batch, options: BackwardOptions): Promise<Tensor>;
   /**
    * The sum of the losses, f32 of one element, without a graph.

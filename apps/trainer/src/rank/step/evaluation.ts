@@ -47,13 +47,13 @@ export async function evaluate(options: EvaluationOptions): Promise<Evaluated | 
   const { config, device, strategy, data, group } = options;
   const { head } = config;
   const examples = data as unknown as Examples; // which all tasks but the first have
-  const board = 'labels' in head ? scoreboardOf(head, examples.count) : undefined;
+  const board = scoreboardOf(head, examples.count);
   const loss = await meanLoss(options, { first: 0, end: data.numSteps, onJudged: board?.add });
-  if (loss === undefined || head.kind === 'lm' || head.kind === 'module') {
-    return loss === undefined ? undefined : { loss };
+  if (loss === undefined) {
+    return undefined;
   }
   if (head.kind !== 'embed') {
-    return { loss, figures: await board!.figures(group) };
+    return { loss, figures: await board?.figures(group) };
   }
   const { module } = strategy;
   const parts = { device, module, group, config, head, data: examples };
@@ -61,7 +61,7 @@ export async function evaluate(options: EvaluationOptions): Promise<Evaluated | 
 }
 
 /** Runs `body` with dropout off. */
-async function evaluating<T>(module: TaskModule, body: () => Promise<T>): Promise<T> {
+export async function evaluating<T>(module: TaskModule, body: () => Promise<T>): Promise<T> {
   module.eval();
   try {
     return await body();

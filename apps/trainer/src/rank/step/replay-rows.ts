@@ -80,7 +80,7 @@ async function rowAlone(
       device.random.begin({ step, rowOffset: alone.firstRow });
       const scale = lossScale / numTargets;
       const sum = await strategy.objective.backward(alone, { scale, onPhase: () => {} });
-      return sum.item();
+      return (await sum.toArray())[0]!; // figures may follow
     });
     found = found === undefined || has ? { loss, alone } : found;
   }

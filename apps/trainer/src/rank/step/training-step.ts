@@ -14,7 +14,7 @@ import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../../data/dataset.js';
 import { isWatched, type RunConfig } from '../../run-config.js';
 import type { TaskStrategy } from '../strategies/strategy.js';
-import { sumOfMicroSteps } from '../strategies/sum-over-ranks.js';
+import { sumsOfMicroSteps } from '../strategies/sum-over-ranks.js';
 import type { StepOutcome } from '../train-loop.js';
 import { layerNorms, tellsLayers, tellsUpdates } from './layer-norms.js';
 import { LayerUpdates } from './layer-updates.js';
@@ -82,17 +82,21 @@ export class TrainingStep {
     own.catch(() => undefined); // seen below, unless the update fails first
     const { isSkipped, ...norms } = await this.#update(step, lossScale);
     strategy.optimizer.zeroGrad();
-    const sum = await sumOfMicroSteps(await own, config, { rank, group, tag: 'loss' });
-    const loss = sum / numTargets;
+    const sums = await sumsOfMicroSteps(await own, config, { rank, group, tag: 'loss' });
+    const [loss, ...figures] = sums.map((sum) => sum / numTargets);
+    const names = strategy.objective.figures;
+    const told = names && {
+      batchFigures: Object.fromEntries(names.map((name, i) => [name, figures[i]!])),
+    };
     const numTokens = data.numTokens?.(step);
-    return { loss, numTargets, numTokens, ...norms, lossScale, isSkipped };
+    return { loss: loss!, numTargets, numTokens, ...told, ...norms, lossScale, isSkipped };
   }
 
   /**
-   * Adds up the gradients of all micro-steps. Resolves with this rank's losses, which are still on
-   * their way to the host.
+   * Adds up the gradients of all micro-steps. Resolves with this rank's losses and figures, which
+   * are still on their way to the host.
    */
-  async #gradients(step: number, scale: number): Promise<{ losses: Promise<number[]> }> {
+  async #gradients(step: number, scale: number): Promise<{ losses: Promise<number[][]> }> {
     const { config, strategy, data } = this.#options;
     const losses: Tensor[] = [];
     for (let microStep = 0; microStep < data.numMicroSteps; microStep++) {
@@ -101,12 +105,12 @@ export class TrainingStep {
       const isReduced = isLast || config.sync || config.gradientGroups !== undefined;
       losses.push(isReduced ? await run() : await strategy.noSync(run));
     }
-    return { losses: Promise.all(losses.map((loss) => loss.item())) };
+    return { losses: Promise.all(losses.map(async (loss) => [...(await loss.toArray())])) };
   }
 
   /**
    * Runs forward and backward on this rank's rows, which may be none: even then it takes part in
-   * the collectives. Resolves with the sum of the losses, f32 of one element.
+   * the collectives. Resolves with the sum of the losses, and of figures.
    * @param scale the factor of that sum before its gradients are taken
    */
   #microStep(step: number, microStep: number, scale: number): Promise<Tensor> {

@@ -18,6 +18,7 @@ import { withAdapterState } from '../../model/adapter-directory.js';
 import { isOfHead, withTaskState } from '../../model/text-model.js';
 import { type Block, openOwnModel, ownBlocks } from '../../own-model/open-own-model.js';
 import type { BaseType, RunConfig } from '../../run-config.js';
+import { isLanguage } from '../../task/task-head.js';
 import { textConfig } from '../../task/text-config.js';
 import type { TaskModule } from '../objectives/objective.js';
 import { isNumbers, type ModelChoice } from './model-choice.js';
@@ -139,7 +140,8 @@ export async function loadWeights(
       source.path,
       { modelConfig: textConfig(modelConfig), head },
       async (state) => {
-        const isNew = (name: string) => head.kind !== 'lm' && isOfHead(name) && !state.has(name);
+        const isNew = (name: string) =>
+          !isLanguage(head.kind) && isOfHead(name) && !state.has(name);
         const strict = lora === undefined && !model.namedParameters().some(([name]) => isNew(name));
         if (!strict) {
           requireBase(state, model, isNew);

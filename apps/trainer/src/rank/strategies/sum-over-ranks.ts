@@ -35,26 +35,55 @@ export async function sumAllOverRanks(
  */
 export async function sumOfMicroSteps(
   values: readonly number[],
-  config: Pick<RunConfig, 'ranks'> & Partial<Pick<RunConfig, 'gradientGroups' | 'strategy'>>,
-  { rank, group, tag }: { readonly rank: number; readonly group: ProcessGroup; tag: string },
+  ...options: [config: SummedConfig, of: Summed]
 ): Promise<number> {
+  const [sum] = await sumsOfMicroSteps(
+    values.map((value) => [value]),
+    ...options,
+  );
+  return sum ?? 0;
+}
+
+type SummedConfig = Pick<RunConfig, 'ranks'> &
+  Partial<Pick<RunConfig, 'gradientGroups' | 'strategy'>>;
+
+interface Summed {
+  readonly rank: number;
+  readonly group: ProcessGroup;
+  readonly tag: string;
+}
+
+/** The sums of several numbers of each micro-step, all of them at once. Collective. */
+export async function sumsOfMicroSteps(
+  values: readonly (readonly number[])[],
+  config: SummedConfig,
+  { rank, group, tag }: Summed,
+): Promise<number[]> {
   const { gradientGroups } = config;
+  const width = values[0]?.length ?? 1;
+  const sumOf = (rows: readonly ArrayLike<number>[]) =>
+    Array.from({ length: width }, (_, i) => rows.reduce((sum, row) => sum + row[i]!, 0));
   if (gradientGroups === undefined) {
-    return sumOverRanks(
-      values.reduce((sum, x) => sum + x, 0),
-      group,
-      tag,
-    );
+    const own = sumOf(values);
+    if (group.worldSize === 1) {
+      return own;
+    }
+    const sums = Float32Array.from(own);
+    await sumAllOverRanks(sums, group, tag);
+    return [...sums];
   }
-  const all = new Float32Array(gradientGroups);
-  for (const [microStep, value] of values.entries()) {
+  const all = new Float32Array(gradientGroups * width);
+  for (const [microStep, row] of values.entries()) {
     const own = groupOf({ ...config, rank, microStep });
     if (own !== undefined) {
-      all[own] = value;
+      all.set(row, own * width);
     }
   }
   if (group.worldSize > 1) {
     await sumAllOverRanks(all, group, tag); // each has one number that is not 0
   }
-  return all.reduce((sum, x) => sum + x, 0);
+  const rows = Array.from({ length: gradientGroups }, (_, i) =>
+    all.subarray(i * width, (i + 1) * width),
+  );
+  return sumOf(rows);
 }

@@ -52,6 +52,8 @@ export function deferredBody(
 export function withHead(body: TaskModule, { head, seed }: ModelChoice): TaskModule {
   switch (head.kind) {
     case 'lm':
+    case 'dpo':
+    case 'orpo':
     case 'module':
       return body;
     case 'embed': {
