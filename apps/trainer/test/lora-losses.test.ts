@@ -13,16 +13,16 @@ const run = (name: string, flags: string) =>
   runFlags([...referenceCase(name).flags, '--device', 'cpu', ...flags.split(' ')]);
 
 describe('adapters have the losses of PyTorch', () => {
-  it.each(['lora.llama-fp32', 'lora.qwen2-fp32', 'lora.qwen3-fp32', 'lora.gemma3-fp32'])(
-    '%s alone, and sharded as alone',
-    async (name) => {
-      const single = await run(name, '--strategy single');
-      expectReference(single, name);
-      const sharded = await run(name, '--ranks 3 --checkpoint-activations');
-      expectReference(sharded, name);
-      expect(worstRatio(losses(sharded), losses(single))).toBeLessThan(SHARDED_TOLERANCE);
-    },
-  );
+  it.each([
+    ...['lora.llama-fp32', 'lora.qwen2-fp32', 'lora.qwen3-fp32'],
+    ...(process.env.SHARDWEAVE_LONG === '1' ? ['lora.gemma3-fp32'] : []),
+  ])('%s alone, and sharded as alone', async (name) => {
+    const single = await run(name, '--strategy single');
+    expectReference(single, name);
+    const sharded = await run(name, '--ranks 3 --checkpoint-activations');
+    expectReference(sharded, name);
+    expect(worstRatio(losses(sharded), losses(single))).toBeLessThan(SHARDED_TOLERANCE);
+  });
 
   it.each([
     ['lora.llama-fp32', '--strategy offload --slices 3'],
