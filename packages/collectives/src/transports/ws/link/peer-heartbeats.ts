@@ -46,7 +46,7 @@ export class PeerHeartbeats {
     socket.setHandler({
       onBinary: (bytes) => {
         if (bytes.length > 0) {
-          this.#relayHeardAt = performance.now(); // the sign of whoever passes the peer's on
+          this.#relayHeardAt = this.#transport.clock.now(); // the sign of whoever passes the peer's on
         } else {
           this.#transport.onHeartbeat(peer);
         }

@@ -1,6 +1,7 @@
 // One socket between two ranks: the queue of what goes out, and the state of the message that is
 // coming in. Control text overtakes queued payload.
 
+import { type Clock, systemClock } from '../../../clock.js';
 import type { WireHandler, WireSocket } from '../../../sockets/wire-socket.js';
 import type { ControlMessage, MessageHeader, MessageSink } from '../../../transport.js';
 import { FrameCodec } from './frame.js';
@@ -31,6 +32,8 @@ export type LinkMessage =
   | { readonly type: 'heartbeat port'; readonly port: number };
 
 export interface LinkEvents {
+  /** Default: the system's. */
+  readonly clock?: Clock;
   onMessage(from: number, header: MessageHeader): MessageSink;
   /** Called with a text. Throws where it can't be read. */
   onText(from: number, text: string): void;
@@ -106,7 +109,8 @@ export class WsLink implements WireHandler {
   /** See Transport.close. */
   async close(how: 'drain' | 'drop'): Promise<void> {
     this.#socket.stopFilling?.(); // the buffers belong to their receivers again
-    const timer = setTimeout(() => this.#socket.terminate(), CLOSE_MS);
+    const { clock = systemClock } = this.#events;
+    const stopTimer = clock.setTimer(CLOSE_MS, () => this.#socket.terminate());
     if (how === 'drain' && !this.#sends.isDrained && !this.#hasEnded) {
       await this.#sends.drained();
     }
@@ -114,7 +118,7 @@ export class WsLink implements WireHandler {
     this.#sends.drop(new Error(`the link to rank ${this.peer} was closed`));
     this.#socket.close(how === 'drain' ? LEFT_CODE : DROPPED_CODE, '');
     await this.#closed;
-    clearTimeout(timer);
+    stopTimer();
   }
 
   terminate(): void {
