@@ -62,16 +62,18 @@ export class LossJudge {
       .map(({ peer, reason }) => `; rank ${peer} is lost, too: ${reason}`)
       .join('');
     const { peer, reason, suspect } = first!;
-    for (const loss of [first!, ...others]) {
-      if (loss.suspect === 'peer' || loss.suspect === 'relayed peer') {
-        this.#heartbeats.tellLost(loss.peer, loss.reason);
-      }
+    const lost = [first!, ...others].filter(
+      (loss) => loss.suspect === 'peer' || loss.suspect === 'relayed peer',
+    );
+    for (const loss of lost) {
+      this.#heartbeats.tellLost(loss.peer, loss.reason);
     }
     if (suspect === 'relay') {
       this.#listener.onRelayLost(`${reason}, on the way to rank ${peer}${also}`);
       return;
     }
     const how = suspect === 'either' ? ', by way of the relay, which may be what is gone' : '';
-    this.#listener.onPeerLost(peer, `${reason}${how}${also}`);
+    const ranks = lost.map((loss) => loss.peer);
+    this.#listener.onPeerLost(peer, `${reason}${how}${also}`, ranks);
   }
 }

@@ -32,8 +32,6 @@ export type LinkMessage =
   | { readonly type: 'heartbeat port'; readonly port: number };
 
 export interface LinkEvents {
-  /** Default: the system's. */
-  readonly clock?: Clock;
   onMessage(from: number, header: MessageHeader): MessageSink;
   /** Called with a text. Throws where it can't be read. */
   onText(from: number, text: string): void;
@@ -107,9 +105,8 @@ export class WsLink implements WireHandler {
   }
 
   /** See Transport.close. */
-  async close(how: 'drain' | 'drop'): Promise<void> {
+  async close(how: 'drain' | 'drop', clock: Clock = systemClock): Promise<void> {
     this.#socket.stopFilling?.(); // the buffers belong to their receivers again
-    const { clock = systemClock } = this.#events;
     const stopTimer = clock.setTimer(CLOSE_MS, () => this.#socket.terminate());
     if (how === 'drain' && !this.#sends.isDrained && !this.#hasEnded) {
       await this.#sends.drained();

@@ -62,9 +62,8 @@ interface Watch {
 }
 
 export class WsTransport implements Transport, LinkEvents {
-  readonly clock: Clock;
-  readonly heartbeats = new PeerHeartbeats(this);
-  readonly #options: WsTransportOptions;
+  readonly heartbeats: PeerHeartbeats;
+  readonly #options: Required<WsTransportOptions>;
   readonly #links = new Map<number, WsLink>();
   readonly #watches = new Map<WsLink, Watch>();
   readonly #stopTicks: () => void;
@@ -82,10 +81,11 @@ export class WsTransport implements Transport, LinkEvents {
   #isClosed = false;
 
   constructor(options: WsTransportOptions) {
-    this.#options = options;
-    this.clock = options.clock ?? systemClock;
-    this.#judge = new LossJudge(options.listener, this.heartbeats, this.clock);
-    this.#stopTicks = every(this.clock, options.heartbeatMs, () => this.#tick());
+    this.#options = { clock: systemClock, ...options };
+    const { listener, clock, heartbeatMs } = this.#options;
+    this.heartbeats = new PeerHeartbeats(this, clock);
+    this.#judge = new LossJudge(listener, this.heartbeats, clock);
+    this.#stopTicks = every(clock, heartbeatMs, () => this.#tick());
   }
 
   /**
@@ -96,7 +96,7 @@ export class WsTransport implements Transport, LinkEvents {
     this.#hasFormed = true;
     for (const [peer, link] of this.#links) {
       const options = optionsOf(peer);
-      const pulse = new Pulse(options.silenceMs, this.clock.now());
+      const pulse = new Pulse(options.silenceMs, this.#options.clock.now());
       this.#watches.set(link, { options, pulse });
     }
     for (const end of this.#earlyEnds.values()) {
@@ -177,7 +177,8 @@ export class WsTransport implements Transport, LinkEvents {
 
   async close(how: 'drain' | 'drop'): Promise<void> {
     this.#stop();
-    await Promise.all([...this.#links.values()].map((link) => link.close(how)));
+    const { clock } = this.#options;
+    await Promise.all([...this.#links.values()].map((link) => link.close(how, clock)));
     // Heartbeats end after the links: a peer that lost them first would take that for a death.
     await this.heartbeats.close();
   }
@@ -232,7 +233,7 @@ export class WsTransport implements Transport, LinkEvents {
   }
 
   #tick(): void {
-    const now = this.clock.now();
+    const now = this.#options.clock.now();
     for (const [link, { options, pulse }] of [...this.#watches]) {
       if (options.saysAlive) {
         link.sendControl({ type: 'alive' });
