@@ -29,8 +29,8 @@ export const systemClock: Clock = {
 };
 
 /**
- * Calls `callback` every `ms` milliseconds, which keeps no process alive. The returned function ends
- * that.
+ * Calls `callback` every `ms` milliseconds, which keeps no process alive. The returned function
+ * ends that.
  */
 export function every(clock: Clock, ms: number, callback: () => void): () => void {
   if (clock === systemClock) {
