@@ -58,8 +58,12 @@ function rankOfFour(
   options: { readonly relayed?: readonly number[]; readonly isForming?: boolean } = {},
 ) {
   const said: string[] = [];
+  const lost: number[] = [];
   const listener = {
-    onPeerLost: (peer: number, reason: string) => said.push(`peer ${peer}: ${reason}`),
+    onPeerLost: (peer: number, reason: string, ranks: readonly number[]) => {
+      said.push(`peer ${peer}: ${reason}`);
+      lost.push(...ranks);
+    },
     onPeerLeft: (peer: number) => said.push(`peer ${peer} left`),
     onControl: (from: number, message: ControlMessage) =>
       said.push(`told by ${from}: ${JSON.stringify(message)}`),
@@ -109,10 +113,23 @@ function rankOfFour(
     links.get(peer)!.handler!.onClose(code, reason);
   const endHeart = (peer: number, code = 1006, reason = 'no more beats') =>
     hearts.get(peer)!.handler!.onClose(code, reason);
-  return { transport, links, said, beat, end, endHeart, addLink, addHeart, form };
+  return { transport, links, said, lost, beat, end, endHeart, addLink, addHeart, form };
 }
 
 describe('of peers that are lost at once', () => {
+  it.each([
+    ['those that are gone count as lost, and one that gave up does not', 1006, [1, 3]],
+    ['all count as lost that are gone', 1006, [1, 2, 3]],
+    ['none counts as lost where all gave up', 4001, []],
+  ])('%s', (_, code, expected) => {
+    const { lost, end } = rankOfFour();
+    end(2, expected.length === 3 ? code : 4001);
+    end(1, code);
+    end(3, code);
+    vi.advanceTimersByTime(150);
+    expect([...lost].sort()).toEqual(expected);
+  });
+
   it('all are named, the first one as the origin', () => {
     const { said, end } = rankOfFour();
     end(2, 1006);

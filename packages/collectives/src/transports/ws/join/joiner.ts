@@ -120,11 +120,11 @@ export class Joiner {
   }
 
   async #host(): Promise<RendezvousClient> {
-    const { rank, worldSize, joinTimeoutMs, rendezvous, onListen } = this.#options;
+    const { rank, worldSize, joinTimeoutMs, rendezvous, onListen, clock } = this.#options;
     await this.#listen(rendezvous.host, rendezvous.port, true);
     const circumstances = () => this.#listenedOn();
-    this.#rendezvous = new Rendezvous({ worldSize, joinTimeoutMs, circumstances });
-    this.#relay = new Relay(this.#rendezvous.formed);
+    this.#rendezvous = new Rendezvous({ worldSize, joinTimeoutMs, circumstances, clock });
+    this.#relay = new Relay(this.#rendezvous.formed, clock);
     const client = RendezvousClient.inProcess(this.#rendezvous, rank);
     onListen?.(this.#listener!.port);
     this.#sayHere(client, { host: null, port: this.#listener!.port });
@@ -263,11 +263,12 @@ export class Joiner {
     // The rendezvous has the same limit and knows which rank is missing, so it gets the time to
     // tell first.
     const graceMs = 1000;
+    const { clock, joinTimeoutMs } = this.#options;
     await new Promise<void>((resolve) => {
-      const cancel = setLimit(this.#dialer.deadline - performance.now() + graceMs, resolve);
+      const leftMs = this.#dialer.deadline - clock.now();
+      const cancel = setLimit(leftMs + graceMs, resolve, clock);
       signal.addEventListener('abort', cancel);
     });
-    const { joinTimeoutMs } = this.#options;
     throw this.#dialer.error(
       `the job was not complete within ${joinTimeoutMs} ms: ${this.#whatWasMissing()}.`,
     );

@@ -1,6 +1,7 @@
 // Signs of life beside the links: the connections over which peers' heartbeat workers are heard,
 // and those over which this rank's worker beats.
 
+import type { Clock } from '../../../clock.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import { DROPPED_CODE } from './ws-link.js';
@@ -20,14 +21,16 @@ export class PeerHeartbeats {
   /** Called when a peer has told the port of its worker. */
   onPort: (() => void) | undefined;
   readonly #transport: WsTransport;
+  readonly #clock: Clock;
   readonly #sockets = new Map<number, WireSocket>();
   /** The ports on which peers' workers listen, as far as they have told. */
   readonly #ports = new Map<number, number>();
   readonly #beating = new Map<number, WireSocket>();
   #relayHeardAt: number | undefined;
 
-  constructor(transport: WsTransport) {
+  constructor(transport: WsTransport, clock: Clock) {
     this.#transport = transport;
+    this.#clock = clock;
   }
 
   /** The time of the relay's last sign of its own; undefined before the first. */
@@ -46,7 +49,7 @@ export class PeerHeartbeats {
     socket.setHandler({
       onBinary: (bytes) => {
         if (bytes.length > 0) {
-          this.#relayHeardAt = performance.now(); // the sign of whoever passes the peer's on
+          this.#relayHeardAt = this.#clock.now(); // the sign of whoever passes the peer's on
         } else {
           this.#transport.onHeartbeat(peer);
         }

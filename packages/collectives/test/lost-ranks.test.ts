@@ -1,0 +1,61 @@
+// What errors tell of ranks that are dead or cut off, and of an epoch that is over.
+
+import type { CollectiveError, Failure } from '@shardweave/collectives';
+import { describe, expect, it } from 'vitest';
+import { EpochOverError } from '../src/errors.js';
+import { createMemoryEndpoints } from '../src/transports/memory.js';
+import { parseLinkMessage } from '../src/transports/ws/link/parse-link-message.js';
+
+/** The errors of calls that were pending on three ranks when rank 0 failed for this reason. */
+async function errorsOf(failure: Failure): Promise<readonly CollectiveError[]> {
+  const ranks = createMemoryEndpoints(3);
+  // Rank 1 does not call, so the others wait.
+  const calls = [ranks[0]!, ranks[2]!].map(({ group }) => group.barrier());
+  const settled = Promise.allSettled(calls);
+  ranks[0]!.endpoint.fail(failure);
+  const late = await Promise.allSettled([ranks[1]!.group.barrier()]);
+  return [...(await settled), ...late].map((outcome) => {
+    expect(outcome).toMatchObject({ status: 'rejected' });
+    return (outcome as PromiseRejectedResult).reason as CollectiveError;
+  });
+}
+
+describe('the errors of all ranks', () => {
+  it.each([
+    ['the rank that died', { kind: 'peer-lost', origin: 1, reason: 'r' }, [1]],
+    ['all that died', { kind: 'peer-lost', origin: 1, reason: 'r', lost: [1, 2] }, [1, 2]],
+    ['nobody where a rank aborted', { kind: 'aborted', origin: 0, reason: 'r' }, []],
+  ] as const)('name %s as lost', async (_, failure, expected) => {
+    for (const error of await errorsOf(failure)) {
+      expect(error.lost).toEqual(expected);
+    }
+  });
+
+  it.each([0, 1, 2])('say that the epoch is over, also where it is for rank %i', async (origin) => {
+    const failure = { kind: 'epoch-over', origin, reason: 'rank 2 is silent', lost: [2] } as const;
+    for (const error of await errorsOf(failure)) {
+      expect(error).toBeInstanceOf(EpochOverError);
+      expect(error).toMatchObject({ code: 'EPOCH', originRank: origin, lost: [2] });
+      expect(error.message).toContain('this epoch is over (rank 2 is silent');
+      expect(error.message).toContain('reform() leads to the next one');
+    }
+  });
+});
+
+describe('a failure on a link', () => {
+  const failure = { kind: 'epoch-over', origin: 1, reason: 'r' } as const;
+  const parse = (fields: object) =>
+    parseLinkMessage(JSON.stringify({ type: 'failure', failure: fields }), 3);
+
+  it('keeps who is lost', () => {
+    expect(parse({ ...failure, lost: [0, 2] })).toEqual({
+      type: 'failure',
+      failure: { ...failure, lost: [0, 2] },
+    });
+    expect(parse(failure)).toEqual({ type: 'failure', failure });
+  });
+
+  it.each([[[3]], [[-1]], ['0'], [[0, 1, 2, 0]]])('is refused with %j as lost', (lost) => {
+    expect(() => parse({ ...failure, lost })).toThrow(/expected/);
+  });
+});
