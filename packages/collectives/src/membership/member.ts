@@ -44,9 +44,9 @@ export interface Member extends AsyncDisposable {
   /**
    * Stops, and resolves with the next epoch when all its members have stopped and are linked. The
    * group of the epoch before has ended by then. It is called at a step's edge, or after an error
-   * of that group; for the first time when this process is ready to work. Rejects with MembershipError
-   * where the job goes on without this process, or not at all, at the latest 10 s after the
-   * coordinator is gone.
+   * of that group; for the first time when this process is ready to work. Rejects with
+   * MembershipError where the job goes on without this process, or not at all, at the latest 10 s
+   * after the coordinator is gone.
    * @param edge `step`: the steps that this member's state has done; `note`: at most 1 KiB of text
    * for the others
    */

@@ -1,7 +1,7 @@
 // What members of an elastic job and its coordinator tell each other. A member is known by its id:
 // ids only grow, and nobody gets one again. Its rank is its place in an epoch's table, so the same
 // member may be rank 2 in one epoch and rank 0 in the next one.
-//   member       here, which is answered by welcome       when it has come, and when it comes again
+//   member       here                                     it has come, or comes again: welcome
 //   member       edge                                     it has stopped, and stands at this step
 //   coordinator  table                                    link to these
 //   member       linked                                   it has links with these, told as they come
