@@ -4,7 +4,7 @@
 //   member       here                                     it has come, or comes again: welcome
 //   member       edge                                     it has stopped, and stands at this step
 //   coordinator  table                                    link to these
-//   member       linked                                   it has links with these, told as they come
+//   member       linked                                   it is linked to these, said as they come
 //   coordinator  formed                                   go
 //   member       lost                                     these it has found dead or cut off
 //   coordinator  over                                     stop: there will be another epoch
