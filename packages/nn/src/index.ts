@@ -113,7 +113,7 @@ export {
   type RopeScaling,
   resolveDecoderConfig,
 } from './models/decoder-config.js';
-export type { DecoderFamily } from './models/decoder-families.js';
+export type { DecoderFamily, LayerType } from './models/decoder-families.js';
 export { DecoderBlock, DecoderEmbeddings } from './models/decoder-layers.js';
 export { DecoderMlp } from './models/decoder-mlp.js';
 export { decoderParameterCount } from './models/decoder-parts.js';
@@ -151,7 +151,7 @@ export {
 } from './models/language-model.js';
 export { longestRow, makeModel, parameterCount } from './models/make-model.js';
 export type { ModelConfig } from './models/model-config.js';
-export { type DecoderPartOptions, RotaryTable } from './models/rotary-table.js';
+export { type DecoderPartOptions, type RotaryKind, RotaryTable } from './models/rotary-table.js';
 export {
   type EmbeddingPlaces,
   type HeadOptions,
