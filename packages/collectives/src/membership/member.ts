@@ -5,10 +5,7 @@ import { CollectiveUsageError } from '../errors.js';
 import type { ProcessGroup } from '../group/process-group.js';
 import { MemberCore, stepOf } from './member-core.js';
 import { MembershipError } from './membership-error.js';
-import type { MemberEdge, Said, Table, Told } from './messages.js';
-
-/** The most bytes of a note, in UTF-8. */
-export const MAX_NOTE_BYTES = 1024;
+import { MAX_NOTE_BYTES, type MemberEdge, type Said, type Table, type Told } from './messages.js';
 
 /** A member of an epoch; its rank is its place in the list. */
 export interface EpochMember extends MemberEdge {
@@ -44,9 +41,9 @@ export interface Member extends AsyncDisposable {
   /**
    * Stops, and resolves with the next epoch when all its members have stopped and are linked. The
    * group of the epoch before has ended by then. It is called at a step's edge, or after an error
-   * of that group; for the first time when this process is ready to work. Rejects with MembershipError
-   * where the job goes on without this process, or not at all, at the latest 10 s after the
-   * coordinator is gone.
+   * of that group; for the first time when this process is ready to work. Rejects with
+   * MembershipError where the job goes on without this process, or not at all, at the latest 10 s
+   * after the coordinator is gone.
    * @param edge `step`: the steps that this member's state has done; `note`: at most 1 KiB of text
    * for the others
    */
