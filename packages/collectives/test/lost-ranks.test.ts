@@ -3,6 +3,7 @@
 import type { CollectiveError, Failure } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';
 import { EpochOverError } from '../src/errors.js';
+import { EpochEndpoint } from '../src/membership/epoch-endpoint.js';
 import { createMemoryEndpoints } from '../src/transports/memory.js';
 import { parseLinkMessage } from '../src/transports/ws/link/parse-link-message.js';
 
@@ -39,6 +40,39 @@ describe('the errors of all ranks', () => {
       expect(error.message).toContain('this epoch is over (rank 2 is silent');
       expect(error.message).toContain('reform() leads to the next one');
     }
+  });
+});
+
+describe('an epoch of an elastic job', () => {
+  function epochRank() {
+    const lost: unknown[] = [];
+    const endpoint = new EpochEndpoint(0, 3, {}, { onLost: (...told) => lost.push(told) });
+    const none = () => {};
+    const close = async () => {};
+    endpoint.attach({ send: () => undefined, sendControl: none, close, terminate: none });
+    return { endpoint, lost };
+  }
+
+  it.each([
+    ['is over for a rank that hears that it is lost itself', 0, [0]],
+    ['is over when a peer tells of another one', 2, [2]],
+  ] as const)('%s', (_, origin, expected) => {
+    const { endpoint, lost } = epochRank();
+    const failure = { kind: 'peer-lost', origin, reason: 'silent' } as const;
+    endpoint.onControl(1, { type: 'failure', failure });
+    expect(endpoint.failure).toMatchObject({ kind: 'epoch-over', origin, lost: expected });
+    expect(lost).toEqual([]); // it has not seen that itself
+  });
+
+  it.each([
+    ['a peer that is lost', undefined, [2]],
+    ['all that are lost', [1, 2], [1, 2]],
+    ['nobody where a peer only gave up', [], []],
+  ] as const)('tells its member of %s', (_, ranks, expected) => {
+    const { endpoint, lost } = epochRank();
+    endpoint.onPeerLost(2, 'silent', ranks);
+    expect(endpoint.failure).toMatchObject({ kind: 'epoch-over', origin: 2, lost: expected });
+    expect(lost).toEqual([[expected, 'silent']]);
   });
 });
 

@@ -4,10 +4,10 @@
 
 import type { ControlMessage, TransportListener } from '@shardweave/collectives';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import type { WireHandler, WireSocket } from '../src/sockets/wire-socket.js';
 import type { HeartbeatSender } from '../src/transports/ws/heartbeat/heartbeat-sender.js';
 import { WsLink } from '../src/transports/ws/link/ws-link.js';
 import { WsTransport } from '../src/transports/ws/link/ws-transport.js';
+import { ScriptedSocket } from './support/scripted-socket.js';
 
 const HEARTBEAT_MS = 250;
 const SILENCE_MS = 4000;
@@ -23,32 +23,6 @@ afterEach(() => {
 });
 
 const noSender = { beat: () => {}, close: async () => {} } as Partial<HeartbeatSender>;
-
-/** This socket gets its incoming events from the test. */
-class ScriptedSocket implements WireSocket {
-  readonly unsentBytes = 0;
-  handler: WireHandler | undefined;
-  hasEnded = false;
-  closed = '';
-
-  setHandler(handler: WireHandler | undefined): void {
-    this.handler = handler;
-  }
-
-  trust(): void {}
-  send(): void {}
-  sendText(): void {}
-  batch(body: () => void): void {
-    body();
-  }
-  close(code: number, reason: string): void {
-    this.closed = `${code} ${reason}`;
-  }
-  terminate(): void {
-    this.hasEnded = true;
-    this.handler?.onClose(1006, 'dropped');
-  }
-}
 
 /**
  * Makes rank 0 of four ranks, with its links to the others, and records what its transport reports
@@ -301,5 +275,25 @@ describe('a relay', () => {
     expect(said).toEqual([
       'peer 3: silent for 4000 ms, by way of the relay, which may be what is gone',
     ]);
+  });
+});
+
+describe('a heartbeat worker', () => {
+  it.each([
+    ['ends with its transport', false, 1],
+    ['is left for the next epoch, without the connections of this one', true, 0],
+  ])('%s', async (_, keepsSender, numEnds) => {
+    const listener = {} as TransportListener;
+    const options = { listener, rank: 0, worldSize: 2, heartbeatMs: HEARTBEAT_MS, keepsSender };
+    const transport = new WsTransport(options);
+    let ends = 0;
+    const close = async () => {
+      ends++;
+    };
+    transport.heartbeats.sender = { ...noSender, close } as HeartbeatSender;
+    const beating = new ScriptedSocket();
+    transport.heartbeats.beatTo(1, beating);
+    await transport.close('drop');
+    expect([ends, beating.hasEnded]).toEqual([numEnds, keepsSender]);
   });
 });

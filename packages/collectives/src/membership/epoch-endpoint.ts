@@ -2,6 +2,8 @@
 // reject with EpochOverError on all ranks, whoever notices first.
 
 import { Endpoint, type EndpointOptions, type ProcessServices } from '../endpoint/endpoint.js';
+import { lostOf } from '../failure.js';
+import type { ControlMessage } from '../transport.js';
 
 /** Takes the ranks that this one has found dead or cut off itself; perhaps none. */
 export type OnLost = (lost: readonly number[], reason: string) => void;
@@ -22,6 +24,20 @@ export class EpochEndpoint extends Endpoint {
   override onPeerLost(peer: number, reason: string, lost: readonly number[] = [peer]): void {
     this.end(`rank ${peer} is lost: ${reason}`, lost, peer);
     this.#onLost(lost, reason);
+  }
+
+  /** Takes a peer's word; one that was stopped hears from it that it is lost itself. */
+  override onControl(from: number, message: ControlMessage): void {
+    if (message.type === 'failure' && message.failure.kind === 'peer-lost') {
+      const { origin, reason } = message.failure;
+      const lost = lostOf(message.failure);
+      super.onControl(from, {
+        type: 'failure',
+        failure: { kind: 'epoch-over', origin, reason: `rank ${origin} is lost: ${reason}`, lost },
+      });
+    } else {
+      super.onControl(from, message);
+    }
   }
 
   /** Ends the epoch for all ranks, unless it is over. */

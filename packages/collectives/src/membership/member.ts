@@ -5,10 +5,7 @@ import { CollectiveUsageError } from '../errors.js';
 import type { ProcessGroup } from '../group/process-group.js';
 import { MemberCore, stepOf } from './member-core.js';
 import { MembershipError } from './membership-error.js';
-import type { MemberEdge, Said, Table, Told } from './messages.js';
-
-/** The most bytes of a note, in UTF-8. */
-export const MAX_NOTE_BYTES = 1024;
+import { MAX_NOTE_BYTES, type MemberEdge, type Said, type Table, type Told } from './messages.js';
 
 /** A member of an epoch; its rank is its place in the list. */
 export interface EpochMember extends MemberEdge {

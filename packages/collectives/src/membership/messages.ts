@@ -4,13 +4,16 @@
 //   member       here                                     it has come, or comes again: welcome
 //   member       edge                                     it has stopped, and stands at this step
 //   coordinator  table                                    link to these
-//   member       linked                                   it is linked to these, said as they come
+//   member       linked                                   it has links to these, as they come
 //   coordinator  formed                                   go
 //   member       lost                                     these it has found dead or cut off
 //   coordinator  over                                     stop: there will be another epoch
 //   coordinator  due                                      stop at the next edge: somebody waits
 //   member       leave                                    it goes, now
 //   coordinator  fenced, ended                            the job goes on without it; it is over
+
+/** The most bytes of a note, in UTF-8. */
+export const MAX_NOTE_BYTES = 1024;
 
 /** The place at which a member's state stands, and its words to the others. */
 export interface MemberEdge {

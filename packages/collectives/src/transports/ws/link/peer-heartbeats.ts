@@ -15,22 +15,27 @@ export interface HeartbeatSocketOptions {
   readonly isFatal: boolean;
 }
 
+interface PeerHeartbeatsOptions {
+  readonly clock: Clock;
+  readonly keepsSender: boolean;
+}
+
 export class PeerHeartbeats {
-  /** This rank's own worker, which ends with the transport. */
+  /** This rank's own worker, which ends with the transport unless it is kept. */
   sender: HeartbeatSender | undefined;
   /** Called when a peer has told the port of its worker. */
   onPort: (() => void) | undefined;
   readonly #transport: WsTransport;
-  readonly #clock: Clock;
+  readonly #options: PeerHeartbeatsOptions;
   readonly #sockets = new Map<number, WireSocket>();
   /** The ports on which peers' workers listen, as far as they have told. */
   readonly #ports = new Map<number, number>();
   readonly #beating = new Map<number, WireSocket>();
   #relayHeardAt: number | undefined;
 
-  constructor(transport: WsTransport, clock: Clock) {
+  constructor(transport: WsTransport, options: PeerHeartbeatsOptions) {
     this.#transport = transport;
-    this.#clock = clock;
+    this.#options = options;
   }
 
   /** The time of the relay's last sign of its own; undefined before the first. */
@@ -49,7 +54,7 @@ export class PeerHeartbeats {
     socket.setHandler({
       onBinary: (bytes) => {
         if (bytes.length > 0) {
-          this.#relayHeardAt = this.#clock.now(); // the sign of whoever passes the peer's on
+          this.#relayHeardAt = this.#options.clock.now(); // the sign of whoever passes the peer's on
         } else {
           this.#transport.onHeartbeat(peer);
         }
@@ -104,6 +109,12 @@ export class PeerHeartbeats {
     for (const socket of this.#sockets.values()) {
       socket.terminate();
     }
-    await this.sender?.close();
+    if (!this.#options.keepsSender) {
+      await this.sender?.close();
+      return;
+    }
+    for (const socket of this.#beating.values()) {
+      socket.terminate();
+    }
   }
 }

@@ -31,6 +31,8 @@ export interface WsTransportOptions {
   readonly heartbeatMs: number;
   /** Default: the system's. */
   readonly clock?: Clock;
+  /** Whether the heartbeat worker is used again after this transport. Default: it ends with it. */
+  readonly keepsSender?: boolean;
 }
 
 /**
@@ -81,9 +83,9 @@ export class WsTransport implements Transport, LinkEvents {
   #isClosed = false;
 
   constructor(options: WsTransportOptions) {
-    this.#options = { clock: systemClock, ...options };
+    this.#options = { clock: systemClock, keepsSender: false, ...options };
     const { listener, clock, heartbeatMs } = this.#options;
-    this.heartbeats = new PeerHeartbeats(this, clock);
+    this.heartbeats = new PeerHeartbeats(this, this.#options);
     this.#judge = new LossJudge(listener, this.heartbeats, clock);
     this.#stopTicks = every(clock, heartbeatMs, () => this.#tick());
   }
