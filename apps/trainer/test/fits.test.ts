@@ -88,10 +88,12 @@ it.each([
 
 it.each([
   ['smollm2-135m', 134_515_008],
+  ['gemma-3-270m', 268_098_176],
   ['qwen2.5-0.5b', 494_032_768],
   ['qwen3-0.6b', 596_049_920],
   ['tinyllama-1.1b', 1_100_048_384],
   ['llama-3.2-1b', 1_235_814_400],
+  ['smollm3-3b', 3_075_098_624],
   ['llama-3.1-8b', 8_030_261_248],
 ])('%s has its published number of parameters', (shape, expected) => {
   expect(parameterCount(configOf(shape))).toBe(expected);
