@@ -120,7 +120,7 @@ describe('the loss of examples', () => {
     async (_, make, all) => {
       const made = make();
       const whole = await backwardOf(made, batchOf(all), 1);
-      const parts = [];
+      const parts: Awaited<ReturnType<typeof backwardOf>>[] = [];
       for (const example of all) {
         parts.push(await backwardOf(made, batchOf([example]), 1));
       }
