@@ -19,6 +19,7 @@ export default defineConfig({
   entry: {
     index: 'src/index.ts',
     dry: 'src/dry.ts',
+    elastic: 'src/elastic.ts',
     shm: 'src/shm.ts',
     ws: 'src/ws.ts',
     'ws-page': 'src/ws-page.ts',

@@ -34,6 +34,7 @@ const NODE_ENTRIES = [
   './webgpu-node',
   './mpi',
   './launch',
+  './elastic',
   './http-head',
   './node',
   './testing-node',

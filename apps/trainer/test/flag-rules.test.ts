@@ -255,6 +255,14 @@ describe('the config file that a run leaves', () => {
     expect(await left(line, ready)).toMatchObject(expected);
   });
 
+  it('leaves to a directory of adapters what it tells', async () => {
+    const run = await resolve('--lora-rank 3 --lora-dropout 0.5');
+    const adapted = { ...run, lora: { ...run.lora!, directory: '/adapters' } };
+    const kept = parseYaml(resolvedConfig(adapted, [CPU, CPU] as never)) as object;
+    expect(kept).toMatchObject({ adapter: '/adapters', 'lora-dropout': 0.5 });
+    expect(Object.keys(kept).filter((key) => key.startsWith('lora-'))).toEqual(['lora-dropout']);
+  });
+
   it.each([
     ['--quiet --check --dashboard --trace a', ['quiet', 'check', 'dashboard', 'trace']],
     ['', ['resume', 'fresh', 'slices', 'eval-every', 'keep', 'final', 'decay-steps', 'epochs']],

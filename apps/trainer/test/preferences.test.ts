@@ -9,6 +9,7 @@ import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import type { Replayed } from '../src/again/replay-step.js';
 import { expectReference, losses } from './support/expect-reference.js';
 import { jsonlFile } from './support/jsonl-data.js';
 import { runCli } from './support/run-cli.js';
@@ -79,13 +80,20 @@ const told = ({ steps }: RunRecord) =>
     return { step, loss, validLoss, figures, batchFigures, hash };
   });
 
-describe.each(['orpo', 'dpo'] as const)('a preference that is learnt by %s', (task) => {
+/** With SHARDWEAVE_LONG=1 both tasks learn it, of which dpo has more to go wrong. */
+const LEARNT = (process.env.SHARDWEAVE_LONG === '1' ? ['orpo', 'dpo'] : ['dpo']) as (
+  | 'orpo'
+  | 'dpo'
+)[];
+
+describe.each(LEARNT)('a preference that is learnt by %s', (task) => {
   it('holds for other pairs, with one hash on any number of ranks and across a resume', async () => {
     const out = join(newFolder(), 'run');
     const flags = `${FLAGS} ${TASKS[task]} --gradient-groups 4`;
     const whole = await runLine(`${flags} --strategy single`);
     const last = whole.steps.at(-1)!;
     expect(last.figures!.accuracy).toBeGreaterThan(0.95);
+    expect(last.batchFigures!.accuracy).toBeGreaterThan(0.9);
     expect(last.figures!.margin).toBeGreaterThan(whole.steps[0]!.batchFigures!.margin!);
     const line = `${flags} --out ${out} --save-every 8`;
     const first = await runLine(`${line.replace('steps 12', 'steps 8')} --ranks 2`);
@@ -109,16 +117,27 @@ describe.each(['orpo', 'dpo'] as const)('a preference that is learnt by %s', (ta
   });
 });
 
-it('adapters that training begins with are no part of the reference', async () => {
+it('adapters that training begins with are no part of the reference, nor of one found again', async () => {
   const out = join(newFolder(), 'run');
   const flags = `${FLAGS.replace(valid, data)} ${TASKS.dpo.replace('--lora-dropout 0.1 ', '')}`;
-  const first = await runLine(`${flags.replace('steps 12', 'steps 4')} --ranks 1 --out ${out}`);
+  const line = `train ${flags.replace('steps 12', 'steps 4')} --ranks 1 --quiet --out ${out}`;
+  expect(await runCli(line.split(' '))).toMatchObject({ code: 0, err: '' });
+  const { figures } = JSON.parse(readFileSync(join(out, 'summary.json'), 'utf8')) as {
+    readonly figures: { readonly margin: number };
+  };
+  expect(figures.margin).toBeGreaterThan(0.01);
   const second = await runLine(
     `${flags.replace('--lora-rank 4', `--adapter ${out}`).replace('--batch 16', '--batch 48')} --ranks 1 --steps 1`,
   );
-  const { figures } = first.steps.at(-1)!;
-  expect(figures!.margin).toBeGreaterThan(0.01);
-  expect(second.steps[0]!.batchFigures!.margin).toBeCloseTo(figures!.margin!, 4);
+  expect(second.steps[0]!.batchFigures!.margin).toBeCloseTo(figures.margin, 4);
+  const again = await runCli(['verify', out]);
+  expect(again.out).toContain('4 of 4 steps equal, in losses and gradient norms, to the bit.');
+  const replay = await runCli(['replay', out, '--step', '2', '--rows', '--json']);
+  const { metrics, difference, rows } = JSON.parse(replay.out) as Replayed;
+  expect(difference).toBeUndefined();
+  expect(rows).toHaveLength(16);
+  const sum = rows.reduce((all, row) => all + row.loss, 0);
+  expect(sum / 16).toBeCloseTo(metrics.loss, 4);
 });
 
 it('refuses dpo without adapters, in a run and an evaluation, and encoders', async () => {

@@ -9,7 +9,7 @@ import { describe, expect, it, vi } from 'vitest';
 import { onRanks } from '../../../tooling/test-kit/ranks.ts';
 import { UsageError } from '../src/errors.js';
 import { type EvaluationOptions, evaluate, lossAhead } from '../src/rank/step/evaluation.js';
-import { groupOf, layerNorms } from '../src/rank/step/layer-norms.js';
+import { groupOf, groupsOf, layerNorms } from '../src/rank/step/layer-norms.js';
 import { TrainingStep, type TrainingStepOptions } from '../src/rank/step/training-step.js';
 import { type RestOptions, withRest } from '../src/rank/strategies/open-rest.js';
 import type { Strategy } from '../src/rank/strategies/strategy.js';
@@ -272,6 +272,33 @@ it.each([
   ['layers.1x.weight', 'layers'],
 ])('the group of %s is %s', (name, group) => {
   expect(groupOf(name)).toBe(group);
+});
+
+it('a parameter of two names is in the group of the first, and others are left out', () => {
+  const device = new Device(createReferenceBackend());
+  const weight = new Weight(device);
+  class Tied extends Module<[], Tensor> {
+    readonly bias = this.parameter('bias', device.zeros([1]));
+
+    constructor() {
+      super(device);
+      this.child('wte', weight);
+      this.child('head', weight);
+    }
+
+    forward(): Tensor {
+      return this.bias;
+    }
+  }
+  const module = new Tied();
+  expect(new Set(groupsOf(module))).toEqual(
+    new Set([
+      [module.bias, 'bias'],
+      [weight.weight, 'wte'],
+    ]),
+  );
+  expect([...groupsOf(module, new Set([module.bias]))]).toEqual([[module.bias, 'bias']]);
+  device.dispose();
 });
 
 it('norms of layers are those of all of their parameters', async () => {

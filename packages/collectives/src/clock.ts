@@ -1,4 +1,5 @@
-// Time as an endpoint sees it. A simulator replaces it by a clock whose time is virtual.
+// Time as endpoints and joining ranks see it. A simulator replaces it by a clock whose time is
+// virtual.
 
 import { yieldToEventLoop } from '@shardweave/dtypes';
 
@@ -26,3 +27,24 @@ export const systemClock: Clock = {
   },
   turn: yieldToEventLoop,
 };
+
+/**
+ * Calls `callback` every `ms` milliseconds, which keeps no process alive. The returned function
+ * ends that.
+ */
+export function every(clock: Clock, ms: number, callback: () => void): () => void {
+  if (clock === systemClock) {
+    const timer = setInterval(callback, ms);
+    timer.unref?.(); // a page has no such thing
+    return () => clearInterval(timer);
+  }
+  let cancel = () => {};
+  const arm = () => {
+    cancel = clock.setTimer(ms, () => {
+      arm();
+      callback();
+    });
+  };
+  arm();
+  return () => cancel();
+}

@@ -3,12 +3,13 @@
 // peer 2 lost (...)`.
 
 import { CodedError } from '@shardweave/dtypes/messages';
-import type { Failure, PeerCall } from './failure.js';
+import { type Failure, lostOf, type PeerCall } from './failure.js';
 
 /**
  * The `code` of a CollectiveError; each belongs to one class. MISMATCH: CollectiveMismatchError.
  * PEER_LOST: PeerLostError. RELAY_LOST: RelayLostError. TIMEOUT: CollectiveTimeoutError. ABORTED:
- * CollectiveAbortedError. CLOSED: GroupClosedError. USAGE: CollectiveUsageError. JOIN: JoinError.
+ * CollectiveAbortedError. EPOCH: EpochOverError. CLOSED: GroupClosedError. USAGE:
+ * CollectiveUsageError. JOIN: JoinError.
  */
 export type CollectiveErrorCode =
   | 'MISMATCH'
@@ -16,6 +17,7 @@ export type CollectiveErrorCode =
   | 'RELAY_LOST'
   | 'TIMEOUT'
   | 'ABORTED'
+  | 'EPOCH'
   | 'CLOSED'
   | 'USAGE'
   | 'JOIN';
@@ -36,9 +38,17 @@ export abstract class CollectiveError extends CodedError {
   readonly call: string;
   /** The world rank at which the failure began. */
   readonly originRank: number;
+  /** The world ranks that are dead or cut off, as far as this rank knows; often none. */
+  readonly lost: readonly number[];
 
-  constructor(place: ErrorPlace, originRank: number, message: string) {
+  constructor(
+    place: ErrorPlace,
+    originRank: number,
+    message: string,
+    lost: readonly number[] = [],
+  ) {
     super(`rank ${place.rank}/${place.worldSize} ${place.call}: ${message}`);
+    this.lost = lost;
     this.rank = place.rank;
     this.call = place.call;
     this.originRank = originRank;
@@ -62,8 +72,13 @@ export class CollectiveMismatchError extends CollectiveError {
 export class PeerLostError extends CollectiveError {
   readonly code = 'PEER_LOST';
 
-  constructor(place: ErrorPlace, originRank: number, reason: string) {
-    super(place, originRank, `peer ${originRank} lost (${reason})`);
+  constructor(
+    place: ErrorPlace,
+    originRank: number,
+    reason: string,
+    lost: readonly number[] = [originRank],
+  ) {
+    super(place, originRank, `peer ${originRank} lost (${reason})`, lost);
   }
 }
 
@@ -105,6 +120,23 @@ export class CollectiveAbortedError extends CollectiveError {
   constructor(place: ErrorPlace, originRank: number, reason: string) {
     super(place, originRank, `aborted by rank ${originRank}: ${reason}`);
     this.reason = reason;
+  }
+}
+
+/**
+ * The members of an elastic job change. The group of this epoch has ended, and the job goes on in
+ * another one: `reform` of the member leads there.
+ */
+export class EpochOverError extends CollectiveError {
+  readonly code = 'EPOCH';
+
+  constructor(place: ErrorPlace, originRank: number, reason: string, lost: readonly number[]) {
+    super(
+      place,
+      originRank,
+      `this epoch is over (${reason}); reform() leads to the next one`,
+      lost,
+    );
   }
 }
 
@@ -189,9 +221,11 @@ export class LaunchError extends CodedError {
 export function errorOfFailure(failure: Failure, place: ErrorPlace): CollectiveError {
   switch (failure.kind) {
     case 'peer-lost':
-      return new PeerLostError(place, failure.origin, failure.reason);
+      return new PeerLostError(place, failure.origin, failure.reason, lostOf(failure));
     case 'relay-lost':
       return new RelayLostError(place, failure.origin, failure.reason);
+    case 'epoch-over':
+      return new EpochOverError(place, failure.origin, failure.reason, lostOf(failure));
     case 'aborted':
       return new CollectiveAbortedError(place, failure.origin, failure.reason);
     case 'timeout':

@@ -21,8 +21,18 @@ export type Failure = {
    */
   readonly origin: number;
   readonly reason: string;
-} & (
-  | { readonly kind: 'peer-lost' | 'relay-lost' | 'aborted' | 'closed' }
+  /**
+   * The world ranks that are dead or cut off, as far as is known. Where it is absent, that is the
+   * origin of 'peer-lost', and nobody of another kind.
+   */
+  readonly lost?: readonly number[];
+} /** 'epoch-over': the members of an elastic job change, and it goes on in another epoch. */ & (
+  | { readonly kind: 'peer-lost' | 'relay-lost' | 'aborted' | 'closed' | 'epoch-over' }
   | { readonly kind: 'timeout'; readonly waitingFor: readonly number[] }
   | { readonly kind: 'mismatch'; readonly calls: readonly PeerCall[] }
 );
+
+/** The world ranks that are dead or cut off, as far as is known. */
+export function lostOf({ kind, origin, lost }: Failure): readonly number[] {
+  return lost ?? (kind === 'peer-lost' ? [origin] : []);
+}

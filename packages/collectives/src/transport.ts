@@ -100,7 +100,11 @@ export interface TransportListener {
    */
   onMessage(from: number, header: MessageHeader): MessageSink;
   onControl(from: number, message: ControlMessage): void;
-  onPeerLost(peer: number, reason: string): void;
+  /**
+   * Called when a peer is lost. `lost` has all that are dead or cut off, where the transport can
+   * tell; it lacks a peer that only gave up, for a reason that is not known here.
+   */
+  onPeerLost(peer: number, reason: string, lost?: readonly number[]): void;
   /**
    * Called when a process that links this rank to some peers, without being a rank itself, died or
    * fell silent. onPeerLost is then not called for those peers.

@@ -4,10 +4,10 @@
 
 import type { ControlMessage, TransportListener } from '@shardweave/collectives';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import type { WireHandler, WireSocket } from '../src/sockets/wire-socket.js';
 import type { HeartbeatSender } from '../src/transports/ws/heartbeat/heartbeat-sender.js';
 import { WsLink } from '../src/transports/ws/link/ws-link.js';
 import { WsTransport } from '../src/transports/ws/link/ws-transport.js';
+import { ScriptedSocket } from './support/scripted-socket.js';
 
 const HEARTBEAT_MS = 250;
 const SILENCE_MS = 4000;
@@ -24,32 +24,6 @@ afterEach(() => {
 
 const noSender = { beat: () => {}, close: async () => {} } as Partial<HeartbeatSender>;
 
-/** This socket gets its incoming events from the test. */
-class ScriptedSocket implements WireSocket {
-  readonly unsentBytes = 0;
-  handler: WireHandler | undefined;
-  hasEnded = false;
-  closed = '';
-
-  setHandler(handler: WireHandler | undefined): void {
-    this.handler = handler;
-  }
-
-  trust(): void {}
-  send(): void {}
-  sendText(): void {}
-  batch(body: () => void): void {
-    body();
-  }
-  close(code: number, reason: string): void {
-    this.closed = `${code} ${reason}`;
-  }
-  terminate(): void {
-    this.hasEnded = true;
-    this.handler?.onClose(1006, 'dropped');
-  }
-}
-
 /**
  * Makes rank 0 of four ranks, with its links to the others, and records what its transport reports
  * of them.
@@ -58,8 +32,12 @@ function rankOfFour(
   options: { readonly relayed?: readonly number[]; readonly isForming?: boolean } = {},
 ) {
   const said: string[] = [];
+  const lost: number[] = [];
   const listener = {
-    onPeerLost: (peer: number, reason: string) => said.push(`peer ${peer}: ${reason}`),
+    onPeerLost: (peer: number, reason: string, ranks: readonly number[]) => {
+      said.push(`peer ${peer}: ${reason}`);
+      lost.push(...ranks);
+    },
     onPeerLeft: (peer: number) => said.push(`peer ${peer} left`),
     onControl: (from: number, message: ControlMessage) =>
       said.push(`told by ${from}: ${JSON.stringify(message)}`),
@@ -109,10 +87,23 @@ function rankOfFour(
     links.get(peer)!.handler!.onClose(code, reason);
   const endHeart = (peer: number, code = 1006, reason = 'no more beats') =>
     hearts.get(peer)!.handler!.onClose(code, reason);
-  return { transport, links, said, beat, end, endHeart, addLink, addHeart, form };
+  return { transport, links, said, lost, beat, end, endHeart, addLink, addHeart, form };
 }
 
 describe('of peers that are lost at once', () => {
+  it.each([
+    ['those that are gone count as lost, and one that gave up does not', 1006, [1, 3]],
+    ['all count as lost that are gone', 1006, [1, 2, 3]],
+    ['none counts as lost where all gave up', 4001, []],
+  ])('%s', (_, code, expected) => {
+    const { lost, end } = rankOfFour();
+    end(2, expected.length === 3 ? code : 4001);
+    end(1, code);
+    end(3, code);
+    vi.advanceTimersByTime(150);
+    expect([...lost].sort()).toEqual(expected);
+  });
+
   it('all are named, the first one as the origin', () => {
     const { said, end } = rankOfFour();
     end(2, 1006);
@@ -284,5 +275,25 @@ describe('a relay', () => {
     expect(said).toEqual([
       'peer 3: silent for 4000 ms, by way of the relay, which may be what is gone',
     ]);
+  });
+});
+
+describe('a heartbeat worker', () => {
+  it.each([
+    ['ends with its transport', false, 1],
+    ['is left for the next epoch, without the connections of this one', true, 0],
+  ])('%s', async (_, keepsSender, numEnds) => {
+    const listener = {} as TransportListener;
+    const options = { listener, rank: 0, worldSize: 2, heartbeatMs: HEARTBEAT_MS, keepsSender };
+    const transport = new WsTransport(options);
+    let ends = 0;
+    const close = async () => {
+      ends++;
+    };
+    transport.heartbeats.sender = { ...noSender, close } as HeartbeatSender;
+    const beating = new ScriptedSocket();
+    transport.heartbeats.beatTo(1, beating);
+    await transport.close('drop');
+    expect([ends, beating.hasEnded]).toEqual([numEnds, keepsSender]);
   });
 });

@@ -23,6 +23,8 @@ export interface RunSummary {
   readonly finalLoss: number | null;
   /** The loss of the last evaluation; null where nothing was evaluated. */
   readonly validLoss: number | null;
+  /** What the last evaluation told beside its loss, such as accuracy; absent for nothing. */
+  readonly figures?: StepLine['figures'];
   /** What model/ or adapter/ has. */
   readonly final?: FinalWeights | undefined;
   /** The number of steps that changed nothing, by reason. */
@@ -92,6 +94,7 @@ export class RunDirectory {
   readonly #losses: number[] = [];
   #finalLoss: number | null = null;
   #validLoss: number | null = null;
+  #figures: StepLine['figures'];
   readonly #skipped = { overflow: 0, noTargets: 0 };
   #isClosed = false;
 
@@ -173,7 +176,7 @@ export class RunDirectory {
     }
   }
 
-  #count({ loss, targets, skipped, validLoss }: StepLine): void {
+  #count({ loss, targets, skipped, validLoss, figures }: StepLine): void {
     this.#losses.push(loss ?? Number.NaN);
     if (targets > 0) {
       this.#finalLoss = loss;
@@ -182,6 +185,7 @@ export class RunDirectory {
       this.#skipped[targets === 0 ? 'noTargets' : 'overflow'] += 1;
     }
     this.#validLoss = validLoss ?? this.#validLoss;
+    this.#figures = figures ?? this.#figures;
   }
 
   /**
@@ -193,6 +197,7 @@ export class RunDirectory {
       params: ready[0]!.params,
       finalLoss: this.#finalLoss,
       validLoss: this.#validLoss,
+      ...(this.#figures && { figures: this.#figures }),
       final,
       skippedSteps: this.#skipped,
       device: [...devices].join(', '),

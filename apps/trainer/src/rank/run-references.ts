@@ -21,16 +21,17 @@ export async function findRunReferences(
     parts.push([valid, valid.numbersOf(0, valid.numSteps)]);
   }
   const total = parts.reduce((sum, [, numbers]) => sum + numbers.length, 0);
-  if (rank === 0) {
-    emit({
-      type: 'doing',
-      what: `finding how likely the base finds the answers of ${total} pairs`,
-    });
-  }
+  let before = 0;
   for (const [examples, numbers] of parts) {
     await findReferences(examples, numbers, {
       ...{ config, rank, device, module: strategy.module, group: groups.gather },
-      onPair: () => signal.throwIfAborted(),
+      onPair: (done) => {
+        signal.throwIfAborted();
+        if (rank === 0) {
+          emit({ type: 'doing', what: `finding references, ${before + done} of ${total}` });
+        }
+      },
     });
+    before += numbers.length;
   }
 }

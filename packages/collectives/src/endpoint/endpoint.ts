@@ -221,8 +221,8 @@ export class Endpoint implements TransportListener {
     }
   }
 
-  onPeerLost(peer: number, reason: string): void {
-    this.#job.lose(peer, reason);
+  onPeerLost(peer: number, reason: string, lost: readonly number[] = []): void {
+    this.#job.lose(peer, reason, lost);
   }
 
   onRelayLost(reason: string): void {
@@ -246,7 +246,7 @@ export class Endpoint implements TransportListener {
    */
   #onToldFailure(from: number, failure: Failure): void {
     const { kind, origin, reason } = failure;
-    if (kind !== 'peer-lost' && origin === this.rank) {
+    if (kind !== 'peer-lost' && kind !== 'epoch-over' && origin === this.rank) {
       const what = `it says that rank ${origin} failed (${kind}: ${reason}), which did not`;
       this.fail({ kind: 'peer-lost', origin: from, reason: what });
     } else if (origin === from || kind === 'mismatch') {

@@ -94,9 +94,13 @@ export class RankJob {
     this.#closing = this.transport.close('drop');
   }
 
-  /** Fails the job because a peer is gone, or has sent what no rank sends. */
-  lose(peer: number, reason: string): void {
-    this.fail({ kind: 'peer-lost', origin: peer, reason });
+  /**
+   * Fails the job because a peer is gone, or has sent what no rank sends. `lost` has others that
+   * are gone too.
+   */
+  lose(peer: number, reason: string, lost: readonly number[] = []): void {
+    const failure = { kind: 'peer-lost', origin: peer, reason } as const;
+    this.fail(lost.length === 0 ? failure : { ...failure, lost });
   }
 
   /** Fails the job because of an error of this rank, in a reduce hook or by a bug. */

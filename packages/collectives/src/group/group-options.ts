@@ -84,17 +84,19 @@ function complaintOfHosts(hosts: readonly number[], worldSize: number): string |
 
 /**
  * The group of all ranks over an endpoint that has its transport. Where `native` is given, that
- * engine runs the collectives of the groups that it serves.
+ * engine runs the collectives of the groups that it serves. Where `epoch` is given, every message
+ * names it.
  */
 export function createWorldGroup(
   endpoint: Endpoint,
-  options: GroupOptions & { readonly native?: NativeCollectives },
+  options: GroupOptions & { readonly native?: NativeCollectives; readonly epoch?: number },
 ): ProcessGroup {
   const { rank, worldSize } = endpoint;
   checkGroupOptions(options, { rank, worldSize, call: 'createWorldGroup' });
   let codec: Promise<WireCodec> | undefined;
   const members = Array.from({ length: worldSize }, (_, member) => member);
-  return new TransportGroup('world', members, {
+  const id = options.epoch === undefined ? 'world' : `world@${options.epoch}`;
+  return new TransportGroup(id, members, {
     endpoint,
     timeoutMs: options.timeoutMs ?? DEFAULT_TIMEOUT_MS,
     onTrace: options.onTrace,

@@ -2,6 +2,7 @@
 // stranger is found out here, and acceptor.ts turns it away. Each side ends with a socket without a
 // handler; its next owner sets one and misses nothing.
 
+import { type Clock, systemClock } from '../clock.js';
 import { setLimit } from '../time-limit.js';
 import { type Hello, JoinerHandshake, ListenerHandshake } from './handshake.js';
 import type { WireSocket } from './wire-socket.js';
@@ -29,6 +30,8 @@ export class CutOffError extends Error {
 export interface AuthenticateJoinerOptions {
   readonly secret: string;
   readonly proofMs: number;
+  /** Default: the system's. */
+  readonly clock?: Clock;
   /**
    * The reason for turning away a peer although it knows the secret; undefined where it may stay.
    */
@@ -45,7 +48,7 @@ export async function authenticateJoiner(
 ): Promise<Hello> {
   const handshake = new ListenerHandshake(options.secret, socket.session);
   // A stranger's words are marked as such in the log.
-  const answer = nextMessage(socket, options.proofMs, 'it closed: ');
+  const answer = nextMessage(socket, options, 'it closed: ');
   socket.send(handshake.greeting);
   const judged = handshake.judge(await answer);
   const refusal = 'refusal' in judged ? judged.refusal : options.refusalOf(judged.hello);
@@ -60,6 +63,8 @@ export interface AuthenticateToListenerOptions {
   readonly secret: string;
   readonly hello: Hello;
   readonly proofMs: number;
+  /** Default: the system's. */
+  readonly clock?: Clock;
 }
 
 /**
@@ -70,15 +75,19 @@ export async function authenticateToListener(
   options: AuthenticateToListenerOptions,
 ): Promise<void> {
   const handshake = new JoinerHandshake(options.secret, options.hello, socket.session);
-  socket.send(handshake.answer(await nextMessage(socket, options.proofMs)));
-  handshake.check(await nextMessage(socket, options.proofMs));
+  socket.send(handshake.answer(await nextMessage(socket, options)));
+  handshake.check(await nextMessage(socket, options));
 }
 
 /**
- * The next message. Rejects with the peer's reason for closing, after `prefix`, or when `limitMs`
+ * The next message. Rejects with the peer's reason for closing, after `prefix`, or when `proofMs`
  * have passed.
  */
-function nextMessage(socket: WireSocket, limitMs: number, prefix = ''): Promise<Uint8Array> {
+function nextMessage(
+  socket: WireSocket,
+  { proofMs, clock = systemClock }: { readonly proofMs: number; readonly clock?: Clock },
+  prefix = '',
+): Promise<Uint8Array> {
   return new Promise((resolve, reject) => {
     const finish = (settle: () => void) => {
       stopTimer();
@@ -86,7 +95,7 @@ function nextMessage(socket: WireSocket, limitMs: number, prefix = ''): Promise<
       settle();
     };
     const onLate = () => finish(() => reject(new CutOffError('no answer')));
-    const stopTimer = setLimit(limitMs, onLate);
+    const stopTimer = setLimit(proofMs, onLate, clock);
     socket.setHandler({
       onBinary: (bytes) => finish(() => resolve(bytes.slice())),
       onText: () => finish(() => reject(new Error('expected a binary message'))),

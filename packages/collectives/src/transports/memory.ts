@@ -59,10 +59,15 @@ export function createMemoryEndpoints(worldSize: number, options: MemoryGroupOpt
     { length: worldSize },
     (_, rank) => new Endpoint(rank, worldSize, options, { reducer, turns }),
   );
-  return endpoints.map((endpoint) => {
+  attachInMemory(endpoints, turns);
+  return endpoints.map((endpoint) => ({ endpoint, group: createWorldGroup(endpoint, options) }));
+}
+
+/** Connects all ranks of a job to each other. */
+export function attachInMemory(endpoints: readonly Endpoint[], turns: Turns): void {
+  for (const endpoint of endpoints) {
     endpoint.attach(new MemoryTransport(endpoint.rank, endpoints, turns));
-    return { endpoint, group: createWorldGroup(endpoint, options) };
-  });
+  }
 }
 
 /** The milliseconds that a transport may take to close. */

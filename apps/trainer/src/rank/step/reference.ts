@@ -34,6 +34,9 @@ export async function findReferences(
 ): Promise<void> {
   const { seq, ranks } = config;
   const missing = numbers.filter((number) => !data.references.has(number));
+  if (missing.length === 0) {
+    return;
+  }
   const found = new Float32Array(2 * missing.length);
   await evaluating(module, () =>
     withoutAdapters(module, async () => {

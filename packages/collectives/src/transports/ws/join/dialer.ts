@@ -55,7 +55,7 @@ export interface AuthenticationWish extends Pick<Reach, 'role' | 'target'> {
 }
 
 export class Dialer {
-  /** The time at which joining must have succeeded, by performance.now(). */
+  /** The time at which joining must have succeeded, by the clock. */
   readonly deadline: number;
   readonly #options: JoinerOptions;
   readonly #sockets: SocketPlatform;
@@ -69,7 +69,7 @@ export class Dialer {
     this.#options = options;
     this.#sockets = sockets;
     this.#hasFailed = hasFailed;
-    this.deadline = performance.now() + options.joinTimeoutMs;
+    this.deadline = options.clock.now() + options.joinTimeoutMs;
   }
 
   /** The URL by which the rendezvous was dialed. */
@@ -121,7 +121,7 @@ export class Dialer {
         await this.authenticate(socket, { role, target, limitMs });
         return socket;
       } catch (error) {
-        const isOver = this.#hasFailed() || performance.now() > this.deadline;
+        const isOver = this.#hasFailed() || this.#isLate();
         if (isOver || !(error instanceof CutOffError)) {
           const peer = target === RENDEZVOUS_TARGET ? 'the rendezvous' : `rank ${target}`;
           throw this.error(`refused by ${peer}: ${messageOf(error)}.`);
@@ -154,7 +154,7 @@ export class Dialer {
         return await open(url, limitMs);
       } catch (error) {
         const isEarly = error instanceof OpenError && error.isEarly;
-        if (!isEarly || this.#hasFailed() || performance.now() > this.deadline) {
+        if (!isEarly || this.#hasFailed() || this.#isLate()) {
           const whom = isRendezvous ? 'rendezvous' : `rank ${target}`;
           const isPage = isRendezvous && this.#sockets.listen === undefined;
           const hint = isPage ? ` ${PAGE_HINT}` : '';
@@ -170,9 +170,14 @@ export class Dialer {
    * Waits between two tries, at most as long as the platform's limit and the time to join allow.
    */
   async #pause(retryMs: number): Promise<void> {
-    const leftMs = Math.max(0, this.deadline - performance.now()) + 1;
+    const { clock } = this.#options;
+    const leftMs = Math.max(0, this.deadline - clock.now()) + 1;
     const waitMs = Math.min(retryMs, this.#sockets.maxRetryMs, leftMs);
-    await new Promise((resolve) => setTimeout(resolve, waitMs));
+    await new Promise<void>((resolve) => clock.setTimer(waitMs, resolve));
+  }
+
+  #isLate(): boolean {
+    return this.#options.clock.now() > this.deadline;
   }
 
   /** The URL of the address that the route leads to. */
@@ -191,10 +196,10 @@ export class Dialer {
     socket: WireSocket,
     { role, target, limitMs = this.#options.proofMs }: AuthenticationWish,
   ): Promise<void> {
-    const { rank, worldSize, attempt, run, secret } = this.#options;
+    const { rank, worldSize, attempt, run, secret, clock } = this.#options;
     const hello = { role, rank, target, worldSize, attempt, run };
     try {
-      await authenticateToListener(socket, { secret, hello, proofMs: limitMs });
+      await authenticateToListener(socket, { secret, hello, proofMs: limitMs, clock });
     } catch (error) {
       socket.terminate();
       throw error;

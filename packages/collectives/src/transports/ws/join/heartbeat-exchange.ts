@@ -122,7 +122,7 @@ export class HeartbeatExchange {
     }
     try {
       const url = await dialer.urlOf(peer, { host: addressOf(address, job).host, port });
-      const socket = await openWithin(job.proofMs, sockets, url);
+      const socket = await openWithin(job, sockets, url);
       await dialer.authenticate(socket, { role: 'heartbeat subscriber', target: peer });
       // A page learns late that a link has ended, so this connection of a peer that leaves may end
       // before its link.
@@ -146,15 +146,16 @@ export class HeartbeatExchange {
 }
 
 async function openWithin(
-  limitMs: number,
+  { proofMs, clock }: Pick<JoinerOptions, 'proofMs' | 'clock'>,
   sockets: SocketPlatform,
   url: string,
 ): Promise<WireSocket> {
-  const opening = sockets.open(url, limitMs);
+  const opening = sockets.open(url, proofMs);
+  const onLate = () => {
+    throw new Error('no answer');
+  };
   try {
-    const opened = await within(limitMs, opening, () => {
-      throw new Error('no answer');
-    });
+    const opened = await within(proofMs, opening, onLate, clock);
     return opened.socket;
   } catch (error) {
     opening.then(({ socket }) => socket.terminate()).catch(() => {});

@@ -1,6 +1,7 @@
 // The part of `connectWs` that Node and pages share: a rank's endpoint over links that its Joiner
 // makes.
 
+import { type Clock, systemClock } from '../../../clock.js';
 import { Endpoint } from '../../../endpoint/endpoint.js';
 import { JoinError } from '../../../errors.js';
 import { checkGroupOptions, createWorldGroup } from '../../../group/group-options.js';
@@ -25,6 +26,8 @@ export interface JoinEnvironment
   readonly isHosted: boolean;
   /** See JoinerOptions. Default: five seconds. */
   readonly proofMs?: number | undefined;
+  /** The time of joining and of signs of life. Default: the system's. */
+  readonly clock?: Clock;
   createPlatform(): WsPlatform;
 }
 
@@ -60,8 +63,9 @@ export async function joinOverWs(
   const { rank, worldSize, secret, attempt = 0, address: host = LOOPBACK, port } = options;
   const endpoint = new Endpoint(rank, worldSize, options);
   const { schemeTo, listen, onListen, describeRefusals, isHosted } = environment;
+  const { clock = systemClock } = environment;
   const { heartbeatMs, silenceMs, linkSilenceMs } = silencesOf(options);
-  const transport = new WsTransport({ listener: endpoint, rank, worldSize, heartbeatMs });
+  const transport = new WsTransport({ listener: endpoint, rank, worldSize, heartbeatMs, clock });
   endpoint.attach(transport);
   const joiner = new Joiner(
     {
@@ -77,6 +81,7 @@ export async function joinOverWs(
       attempt,
       run: runDigest(options.runId ?? NO_RUN_ID),
       secret,
+      clock,
       rendezvous: { host, port, isHosted },
       proofMs: environment.proofMs ?? PROOF_MS,
       joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,

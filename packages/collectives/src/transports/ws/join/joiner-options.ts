@@ -1,5 +1,6 @@
 // The options of a Joiner, which the `connectWs` of Node and that of pages give it.
 
+import type { Clock } from '../../../clock.js';
 import { JoinError } from '../../../errors.js';
 import { type Hello, isSameRun } from '../../../sockets/handshake.js';
 import type { HostPort, Route } from './job-options.js';
@@ -19,6 +20,8 @@ export interface JoinerOptions {
   /** False where this rank can't listen, or is told not to. */
   readonly listen: ListenWish | false;
   readonly joinTimeoutMs: number;
+  /** The time of joining; that of calls is the endpoint's. */
+  readonly clock: Clock;
   /** The milliseconds for each answer of a peer to which this rank authenticates. */
   readonly proofMs: number;
   readonly onListen: ((port: number) => void) | undefined;

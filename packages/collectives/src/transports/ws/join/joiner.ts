@@ -9,19 +9,15 @@ import type { SocketListener } from '../../../sockets/socket-platform.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 import { setLimit } from '../../../time-limit.js';
 import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
-import { WsLink } from '../link/ws-link.js';
 import type { WsTransport } from '../link/ws-transport.js';
 import type { WsPlatform } from '../wire/ws-platform.js';
 import { Dialer, messageOf } from './dialer.js';
-import { HeartbeatExchange, type HeartbeatExchangeOptions } from './heartbeat-exchange.js';
-import { addressOf, type JoinerOptions, refusalOfJob } from './joiner-options.js';
-import { linkPart } from './link-plan.js';
-import { PeerCondition } from './peer-condition.js';
+import { type JoinerOptions, refusalOfJob } from './joiner-options.js';
+import { PeerLinks } from './peer-links.js';
 import { Relay } from './relay.js';
 import { Rendezvous } from './rendezvous.js';
 import { RendezvousClient } from './rendezvous-client.js';
 import { hostMember } from './rendezvous-host.js';
-import type { PeerAddress } from './rendezvous-messages.js';
 
 export class Joiner {
   readonly #options: JoinerOptions;
@@ -29,16 +25,12 @@ export class Joiner {
   readonly #endpoint: Endpoint;
   readonly #transport: WsTransport;
   readonly #dialer: Dialer;
-  readonly #peersChanged = new PeerCondition();
+  readonly #links: PeerLinks;
   #listener: SocketListener | undefined;
   #rendezvous: Rendezvous | undefined;
   #relay: Relay | undefined;
   #rendezvousClient: RendezvousClient | undefined;
   #heartbeats: HeartbeatSender | undefined;
-  #heartbeatExchange: HeartbeatExchange | undefined;
-  #listening: HeartbeatExchangeOptions['listening'];
-  /** Tells a peer that can't listen where it may hear this rank, once that is known. */
-  #tellHeartbeatPort: (peer: number) => void = () => {};
 
   constructor(
     options: JoinerOptions,
@@ -54,7 +46,9 @@ export class Joiner {
     this.#transport = parts.transport;
     const hasFailed = () => this.#endpoint.failure !== undefined;
     this.#dialer = new Dialer(options, parts.platform.sockets, hasFailed);
-    this.#transport.heartbeats.onPort = () => this.#peersChanged.notifyAll();
+    const { sockets } = parts.platform;
+    const { transport } = parts;
+    this.#links = new PeerLinks(options, { sockets, transport, dialer: this.#dialer });
   }
 
   /**
@@ -78,53 +72,37 @@ export class Joiner {
     } finally {
       lateness.abort();
       this.#listener?.close();
-      await this.#heartbeatExchange?.stopListening();
+      await this.#links.stopListening();
       this.#relay?.close();
     }
   }
 
   async #form(): Promise<void> {
-    const { rank, worldSize, rendezvous, heartbeatMs, silenceMs, linkSilenceMs } = this.#options;
+    const { rendezvous, heartbeatMs } = this.#options;
     // The worker is started before everything else, because it takes a moment.
     this.#heartbeats = await this.#platform.startHeartbeats(heartbeatMs);
     this.#transport.heartbeats.sender = this.#heartbeats;
+    this.#links.sender = this.#heartbeats;
     this.#rendezvousClient = rendezvous.isHosted
       ? await this.#host()
       : await this.#dialRendezvous();
     const addresses = await this.#rendezvousClient.table;
-    const peers = Array.from({ length: worldSize }, (_, r) => r).filter((r) => r !== rank);
-    this.#heartbeatExchange = this.#createHeartbeatExchange();
-    const port = await this.#heartbeatExchange.listen(addresses);
-    this.#tellHeartbeatPort = (peer) => {
-      if (addresses[peer]!.port === 0) {
-        this.#transport.link(peer)?.sendControl({ type: 'heartbeat port', port });
-      }
-    };
-    peers.forEach(this.#tellHeartbeatPort);
-    const linked = Promise.all(
-      peers.flatMap((peer) => [
-        this.#linkTo(peer, addresses),
-        this.#heartbeatExchange!.exchange(peer, addresses),
-      ]),
-    );
+    const linked = this.#links.begin(addresses).then((peers) => Promise.all(peers.values()));
     linked.catch(() => {}); // where the rendezvous is heard first
     // Waiting for links alone would never end where a rank died before it had linked; the
     // rendezvous knows of that.
     await Promise.race([linked, this.#rendezvousClient.formed]);
     this.#rendezvousClient.say({ type: 'linked' });
     await this.#rendezvousClient.formed;
-    this.#transport.formed((peer) => ({
-      silenceMs: this.#transport.heartbeats.isHeard(peer) ? silenceMs : linkSilenceMs,
-      saysAlive: this.#heartbeats === undefined || addresses[peer]!.port === 0,
-    }));
+    this.#links.formed(addresses);
   }
 
   async #host(): Promise<RendezvousClient> {
-    const { rank, worldSize, joinTimeoutMs, rendezvous, onListen } = this.#options;
+    const { rank, worldSize, joinTimeoutMs, rendezvous, onListen, clock } = this.#options;
     await this.#listen(rendezvous.host, rendezvous.port, true);
     const circumstances = () => this.#listenedOn();
-    this.#rendezvous = new Rendezvous({ worldSize, joinTimeoutMs, circumstances });
-    this.#relay = new Relay(this.#rendezvous.formed);
+    this.#rendezvous = new Rendezvous({ worldSize, joinTimeoutMs, circumstances, clock });
+    this.#relay = new Relay(this.#rendezvous.formed, clock);
     const client = RendezvousClient.inProcess(this.#rendezvous, rank);
     onListen?.(this.#listener!.port);
     this.#sayHere(client, { host: null, port: this.#listener!.port });
@@ -163,44 +141,9 @@ export class Joiner {
     client.say({ type: 'here', address: { ...where, beats } });
   }
 
-  /** Resolves when the link is there, whichever end opens it. */
-  async #linkTo(peer: number, addresses: readonly PeerAddress[]): Promise<void> {
-    const part = linkPart(this.#options.rank, peer, addresses);
-    if (part === 'await') {
-      await this.#peersChanged.waitUntil(() => this.#transport.link(peer) !== undefined);
-      return;
-    }
-    const socket =
-      part === 'relay'
-        ? await this.#dialer.reach({
-            role: 'relay',
-            target: peer,
-            address: this.#options.rendezvous,
-          })
-        : await this.#dialer.reach({
-            role: 'link',
-            target: peer,
-            address: addressOf(addresses[peer]!, this.#options),
-          });
-    const isRelayed = part === 'relay';
-    this.#transport.addLink(new WsLink(socket, peer, this.#transport), { isRelayed });
-  }
-
-  #createHeartbeatExchange(): HeartbeatExchange {
-    return new HeartbeatExchange({
-      job: this.#options,
-      sockets: this.#platform.sockets,
-      transport: this.#transport,
-      dialer: this.#dialer,
-      sender: this.#heartbeats,
-      listening: this.#listening,
-      peersChanged: this.#peersChanged,
-    });
-  }
-
   /** Listens. `isFree` tells that others reach this host at any port. */
   async #listen(host: string, port: number, isFree: boolean): Promise<void> {
-    this.#listening = { host, isFree };
+    this.#links.listening = { host, isFree };
     try {
       this.#listener = await this.#platform.sockets.listen!({
         host,
@@ -220,7 +163,6 @@ export class Joiner {
   }
 
   #refusalOf(hello: Hello): string | undefined {
-    const { rank } = this.#options;
     const refusal = refusalOfJob(hello, this.#options);
     if (refusal !== undefined) {
       return refusal;
@@ -233,13 +175,7 @@ export class Joiner {
     if (hello.role === 'relay') {
       return this.#relay === undefined ? 'no relay here' : this.#relay.refusalOf(hello);
     }
-    if (hello.role !== 'link' && hello.role !== 'heartbeat') {
-      return `no ${hello.role} here`;
-    }
-    if (hello.target !== rank) {
-      return `this is rank ${rank}, not ${hello.target}`;
-    }
-    return hello.rank === rank ? `rank ${rank} is here already` : undefined;
+    return this.#links.refusalOf(hello);
   }
 
   #onPeer(hello: Hello, socket: WireSocket, from: string): void {
@@ -247,15 +183,8 @@ export class Joiner {
       void hostMember(this.#rendezvous!, hello.rank, socket, from);
     } else if (hello.role === 'relay') {
       this.#relay!.onPeer(hello, socket);
-    } else if (hello.role === 'link') {
-      this.#transport.addLink(new WsLink(socket, hello.rank, this.#transport), {
-        mayReturn: true,
-      });
-      this.#tellHeartbeatPort(hello.rank);
-      this.#peersChanged.notifyAll();
     } else {
-      this.#transport.addHeartbeatSocket(hello.rank, socket, { isFatal: true });
-      this.#peersChanged.notifyAll();
+      this.#links.onPeer(hello, socket);
     }
   }
 
@@ -263,11 +192,12 @@ export class Joiner {
     // The rendezvous has the same limit and knows which rank is missing, so it gets the time to
     // tell first.
     const graceMs = 1000;
+    const { clock, joinTimeoutMs } = this.#options;
     await new Promise<void>((resolve) => {
-      const cancel = setLimit(this.#dialer.deadline - performance.now() + graceMs, resolve);
+      const leftMs = this.#dialer.deadline - clock.now();
+      const cancel = setLimit(leftMs + graceMs, resolve, clock);
       signal.addEventListener('abort', cancel);
     });
-    const { joinTimeoutMs } = this.#options;
     throw this.#dialer.error(
       `the job was not complete within ${joinTimeoutMs} ms: ${this.#whatWasMissing()}.`,
     );

@@ -24,7 +24,7 @@ export function parseRankMessage(text: string): RankMessage {
   const fields = fieldsOf(parseJson(text));
   switch (fields.type) {
     case 'here':
-      return { type: 'here', address: addressOf(fields.address) };
+      return { type: 'here', address: parseAddress(fields.address) };
     case 'linked':
       return { type: 'linked' };
     case 'failed':
@@ -40,7 +40,7 @@ export function parseRendezvousMessage(text: string, worldSize: number): Rendezv
   const fields = fieldsOf(parseJson(text, maxLength));
   switch (fields.type) {
     case 'table': {
-      const addresses = listOf(fields.addresses, 'addresses', worldSize, addressOf);
+      const addresses = listOf(fields.addresses, 'addresses', worldSize, parseAddress);
       if (addresses.length !== worldSize) {
         throw new Error(`expected ${worldSize} addresses, got ${addresses.length}`);
       }
@@ -59,7 +59,8 @@ export function parseRendezvousMessage(text: string, worldSize: number): Rendezv
   }
 }
 
-function addressOf(value: unknown): PeerAddress {
+/** Reads where a rank listens. */
+export function parseAddress(value: unknown): PeerAddress {
   const { host, port, beats } = fieldsOf(value);
   if (typeof beats !== 'boolean') {
     throw new Error('beats: expected a boolean');

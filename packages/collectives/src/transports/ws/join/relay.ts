@@ -2,6 +2,7 @@
 // process, which passes on what either sends, without reading it. The two have proved the secret to
 // the relay, and the relay to them.
 
+import { type Clock, every, systemClock } from '../../../clock.js';
 import type { Hello } from '../../../sockets/handshake.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 
@@ -40,10 +41,12 @@ export class Relay {
   #isForming = true;
   /** The sockets over which the relay sends its signs, for as long as both ends live. */
   readonly #signed = new Set<WireSocket>();
-  #timer: ReturnType<typeof setInterval> | undefined;
+  readonly #clock: Clock;
+  #stopSigns: (() => void) | undefined;
 
   /** @param formed settles when the job has formed, or won't */
-  constructor(formed: Promise<void>) {
+  constructor(formed: Promise<void>, clock: Clock = systemClock) {
+    this.#clock = clock;
     const close = () => this.close();
     formed.then(close, close);
   }
@@ -126,13 +129,13 @@ export class Relay {
       this.#signed.add(socket);
       socket.send(SIGN); // at once, because a relay may be stopped before its first turn
     }
-    this.#timer ??= setInterval(() => {
+    this.#stopSigns ??= every(this.#clock, SIGN_MS, () => {
       for (const socket of this.#signed) {
         if (socket.unsentBytes < MAX_UNREAD_BYTES) {
           socket.send(SIGN);
         }
       }
-    }, SIGN_MS);
+    });
   }
 
   #endSigns(sockets: readonly WireSocket[]): void {
@@ -140,8 +143,8 @@ export class Relay {
       this.#signed.delete(socket);
     }
     if (this.#signed.size === 0) {
-      clearInterval(this.#timer);
-      this.#timer = undefined;
+      this.#stopSigns?.();
+      this.#stopSigns = undefined;
     }
   }
 }

@@ -7,6 +7,7 @@
 // before that reaches all others through the rendezvous, so no rank waits for a job that won't
 // form.
 
+import type { Clock } from '../../../clock.js';
 import { setLimit } from '../../../time-limit.js';
 import type { PeerAddress, RendezvousMessage } from './rendezvous-messages.js';
 
@@ -19,6 +20,8 @@ export interface RendezvousOptions {
    * refused.
    */
   readonly circumstances?: (() => string) | undefined;
+  /** Default: the system's. */
+  readonly clock?: Clock;
 }
 
 /** The way in which the rendezvous speaks to one rank. */
@@ -62,7 +65,7 @@ export class Rendezvous {
       this.#onFailed = reject;
     });
     this.formed.catch(() => {}); // members are told, and the process that hosts it may not ask
-    this.#stopTimer = setLimit(options.joinTimeoutMs, () => this.#onLate());
+    this.#stopTimer = setLimit(options.joinTimeoutMs, () => this.#onLate(), options.clock);
   }
 
   /** The reason why this rank can't come in; undefined where it can. */
@@ -142,12 +145,13 @@ export class Rendezvous {
       this.onFailed(rank, `rank ${rank} left before all were linked (${reason})`);
     } else {
       this.#members.delete(rank);
-      const stop = setLimit(REPLACEMENT_MS, () => {
+      const onLate = () => {
         if (!this.#members.has(rank)) {
           const limit = `${REPLACEMENT_MS} ms`;
           this.onFailed(rank, `rank ${rank} left (${reason}), and no other came within ${limit}`);
         }
-      });
+      };
+      const stop = setLimit(REPLACEMENT_MS, onLate, this.#options.clock);
       this.formed.then(stop, stop);
     }
   }

@@ -1,6 +1,7 @@
 // Tells which of the peers that were lost at about the same time is to blame. Where another rank
 // knows the cause, its word comes within the time that the judgement waits.
 
+import type { Clock } from '../../../clock.js';
 import type { TransportListener } from '../../../transport.js';
 import type { PeerHeartbeats } from './peer-heartbeats.js';
 
@@ -29,10 +30,12 @@ export class LossJudge {
   readonly #listener: TransportListener;
   readonly #heartbeats: PeerHeartbeats;
   readonly #losses = new Map<number, Loss>();
-  #judging: ReturnType<typeof setTimeout> | undefined;
+  readonly #clock: Clock;
+  #stopJudging: (() => void) | undefined;
   #isOver = false;
 
-  constructor(listener: TransportListener, heartbeats: PeerHeartbeats) {
+  constructor(listener: TransportListener, heartbeats: PeerHeartbeats, clock: Clock) {
+    this.#clock = clock;
     this.#listener = listener;
     this.#heartbeats = heartbeats;
   }
@@ -41,13 +44,14 @@ export class LossJudge {
   add(loss: Loss, minGraceMs: number): void {
     if (!this.#isOver && !this.#losses.has(loss.peer)) {
       this.#losses.set(loss.peer, loss);
-      this.#judging ??= setTimeout(() => this.#judge(), Math.max(LOSS_GRACE_MS, minGraceMs));
+      const graceMs = Math.max(LOSS_GRACE_MS, minGraceMs);
+      this.#stopJudging ??= this.#clock.setTimer(graceMs, () => this.#judge());
     }
   }
 
   stop(): void {
     this.#isOver = true;
-    clearTimeout(this.#judging);
+    this.#stopJudging?.();
   }
 
   /** Blames one of the lost peers. Where another rank knew the cause, the job has failed by now. */
@@ -58,16 +62,18 @@ export class LossJudge {
       .map(({ peer, reason }) => `; rank ${peer} is lost, too: ${reason}`)
       .join('');
     const { peer, reason, suspect } = first!;
-    for (const loss of [first!, ...others]) {
-      if (loss.suspect === 'peer' || loss.suspect === 'relayed peer') {
-        this.#heartbeats.tellLost(loss.peer, loss.reason);
-      }
+    const lost = [first!, ...others].filter(
+      (loss) => loss.suspect === 'peer' || loss.suspect === 'relayed peer',
+    );
+    for (const loss of lost) {
+      this.#heartbeats.tellLost(loss.peer, loss.reason);
     }
     if (suspect === 'relay') {
       this.#listener.onRelayLost(`${reason}, on the way to rank ${peer}${also}`);
       return;
     }
     const how = suspect === 'either' ? ', by way of the relay, which may be what is gone' : '';
-    this.#listener.onPeerLost(peer, `${reason}${how}${also}`);
+    const ranks = lost.map((loss) => loss.peer);
+    this.#listener.onPeerLost(peer, `${reason}${how}${also}`, ranks);
   }
 }

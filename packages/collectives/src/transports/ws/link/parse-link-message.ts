@@ -59,20 +59,21 @@ function placeOf(fields: Fields): { readonly group: string; readonly sequence: n
 }
 
 function failureOf(fields: Fields, worldSize: number): Failure {
+  const ranksOf = (value: unknown, name: string) =>
+    listOf(value, name, worldSize, (x) => rankOf(x, worldSize));
   const base = {
     origin: rankOf(fields.origin, worldSize),
     reason: textOf(fields.reason, 'reason'),
+    ...(fields.lost === undefined ? {} : { lost: ranksOf(fields.lost, 'lost') }),
   };
   switch (fields.kind) {
     case 'peer-lost':
     case 'relay-lost':
     case 'aborted':
+    case 'epoch-over':
       return { ...base, kind: fields.kind };
     case 'timeout': {
-      const waitingFor = listOf(fields.waitingFor, 'waitingFor', worldSize, (x) =>
-        rankOf(x, worldSize),
-      );
-      return { ...base, kind: 'timeout', waitingFor };
+      return { ...base, kind: 'timeout', waitingFor: ranksOf(fields.waitingFor, 'waitingFor') };
     }
     case 'mismatch':
       return { ...base, kind: 'mismatch', calls: callsOf(fields.calls, worldSize) };

@@ -1,6 +1,7 @@
 // Signs of life beside the links: the connections over which peers' heartbeat workers are heard,
 // and those over which this rank's worker beats.
 
+import type { Clock } from '../../../clock.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import { DROPPED_CODE } from './ws-link.js';
@@ -14,20 +15,27 @@ export interface HeartbeatSocketOptions {
   readonly isFatal: boolean;
 }
 
+interface PeerHeartbeatsOptions {
+  readonly clock: Clock;
+  readonly keepsSender: boolean;
+}
+
 export class PeerHeartbeats {
-  /** This rank's own worker, which ends with the transport. */
+  /** This rank's own worker, which ends with the transport unless it is kept. */
   sender: HeartbeatSender | undefined;
   /** Called when a peer has told the port of its worker. */
   onPort: (() => void) | undefined;
   readonly #transport: WsTransport;
+  readonly #options: PeerHeartbeatsOptions;
   readonly #sockets = new Map<number, WireSocket>();
   /** The ports on which peers' workers listen, as far as they have told. */
   readonly #ports = new Map<number, number>();
   readonly #beating = new Map<number, WireSocket>();
   #relayHeardAt: number | undefined;
 
-  constructor(transport: WsTransport) {
+  constructor(transport: WsTransport, options: PeerHeartbeatsOptions) {
     this.#transport = transport;
+    this.#options = options;
   }
 
   /** The time of the relay's last sign of its own; undefined before the first. */
@@ -46,7 +54,7 @@ export class PeerHeartbeats {
     socket.setHandler({
       onBinary: (bytes) => {
         if (bytes.length > 0) {
-          this.#relayHeardAt = performance.now(); // the sign of whoever passes the peer's on
+          this.#relayHeardAt = this.#options.clock.now(); // the sign of whoever passes the peer's on
         } else {
           this.#transport.onHeartbeat(peer);
         }
@@ -101,6 +109,12 @@ export class PeerHeartbeats {
     for (const socket of this.#sockets.values()) {
       socket.terminate();
     }
-    await this.sender?.close();
+    if (!this.#options.keepsSender) {
+      await this.sender?.close();
+      return;
+    }
+    for (const socket of this.#beating.values()) {
+      socket.terminate();
+    }
   }
 }

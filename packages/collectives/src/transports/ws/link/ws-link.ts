@@ -1,6 +1,7 @@
 // One socket between two ranks: the queue of what goes out, and the state of the message that is
 // coming in. Control text overtakes queued payload.
 
+import { type Clock, systemClock } from '../../../clock.js';
 import type { WireHandler, WireSocket } from '../../../sockets/wire-socket.js';
 import type { ControlMessage, MessageHeader, MessageSink } from '../../../transport.js';
 import { FrameCodec } from './frame.js';
@@ -104,9 +105,9 @@ export class WsLink implements WireHandler {
   }
 
   /** See Transport.close. */
-  async close(how: 'drain' | 'drop'): Promise<void> {
+  async close(how: 'drain' | 'drop', clock: Clock = systemClock): Promise<void> {
     this.#socket.stopFilling?.(); // the buffers belong to their receivers again
-    const timer = setTimeout(() => this.#socket.terminate(), CLOSE_MS);
+    const stopTimer = clock.setTimer(CLOSE_MS, () => this.#socket.terminate());
     if (how === 'drain' && !this.#sends.isDrained && !this.#hasEnded) {
       await this.#sends.drained();
     }
@@ -114,7 +115,7 @@ export class WsLink implements WireHandler {
     this.#sends.drop(new Error(`the link to rank ${this.peer} was closed`));
     this.#socket.close(how === 'drain' ? LEFT_CODE : DROPPED_CODE, '');
     await this.#closed;
-    clearTimeout(timer);
+    stopTimer();
   }
 
   terminate(): void {

@@ -9,6 +9,7 @@
 // end of an accepted connection is no loss: the rendezvous tells who is lost. An end that nothing
 // has replaced counts when the job has formed.
 
+import { type Clock, every, systemClock } from '../../../clock.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 import type {
   ControlMessage,
@@ -28,6 +29,10 @@ export interface WsTransportOptions {
   readonly rank: number;
   readonly worldSize: number;
   readonly heartbeatMs: number;
+  /** Default: the system's. */
+  readonly clock?: Clock;
+  /** Whether the heartbeat worker is used again after this transport. Default: it ends with it. */
+  readonly keepsSender?: boolean;
 }
 
 /**
@@ -59,11 +64,11 @@ interface Watch {
 }
 
 export class WsTransport implements Transport, LinkEvents {
-  readonly heartbeats = new PeerHeartbeats(this);
-  readonly #options: WsTransportOptions;
+  readonly heartbeats: PeerHeartbeats;
+  readonly #options: Required<WsTransportOptions>;
   readonly #links = new Map<number, WsLink>();
   readonly #watches = new Map<WsLink, Watch>();
-  readonly #timer: ReturnType<typeof setInterval>;
+  readonly #stopTicks: () => void;
   /** The peers whose link is relayed. */
   readonly #relayed = new Set<number>();
   /** The peers that have opened their link; see Note [early ends]. */
@@ -78,10 +83,11 @@ export class WsTransport implements Transport, LinkEvents {
   #isClosed = false;
 
   constructor(options: WsTransportOptions) {
-    this.#options = options;
-    this.#judge = new LossJudge(options.listener, this.heartbeats);
-    this.#timer = setInterval(() => this.#tick(), options.heartbeatMs);
-    this.#timer.unref?.(); // a page has no such thing
+    this.#options = { clock: systemClock, keepsSender: false, ...options };
+    const { listener, clock, heartbeatMs } = this.#options;
+    this.heartbeats = new PeerHeartbeats(this, this.#options);
+    this.#judge = new LossJudge(listener, this.heartbeats, clock);
+    this.#stopTicks = every(clock, heartbeatMs, () => this.#tick());
   }
 
   /**
@@ -92,7 +98,7 @@ export class WsTransport implements Transport, LinkEvents {
     this.#hasFormed = true;
     for (const [peer, link] of this.#links) {
       const options = optionsOf(peer);
-      const pulse = new Pulse(options.silenceMs, performance.now());
+      const pulse = new Pulse(options.silenceMs, this.#options.clock.now());
       this.#watches.set(link, { options, pulse });
     }
     for (const end of this.#earlyEnds.values()) {
@@ -173,7 +179,8 @@ export class WsTransport implements Transport, LinkEvents {
 
   async close(how: 'drain' | 'drop'): Promise<void> {
     this.#stop();
-    await Promise.all([...this.#links.values()].map((link) => link.close(how)));
+    const { clock } = this.#options;
+    await Promise.all([...this.#links.values()].map((link) => link.close(how, clock)));
     // Heartbeats end after the links: a peer that lost them first would take that for a death.
     await this.heartbeats.close();
   }
@@ -228,7 +235,7 @@ export class WsTransport implements Transport, LinkEvents {
   }
 
   #tick(): void {
-    const now = performance.now();
+    const now = this.#options.clock.now();
     for (const [link, { options, pulse }] of [...this.#watches]) {
       if (options.saysAlive) {
         link.sendControl({ type: 'alive' });
@@ -258,7 +265,7 @@ export class WsTransport implements Transport, LinkEvents {
 
   #stop(): void {
     this.#isClosed = true;
-    clearInterval(this.#timer);
+    this.#stopTicks();
     this.#judge.stop();
   }
 }

@@ -1,0 +1,12 @@
+export { EpochOverError } from './errors.js';
+export type { CoordinatorOptions, CoordinatorStatus } from './membership/coordinator.js';
+export type { Epoch, EpochMember, Member } from './membership/member.js';
+export { MembershipError } from './membership/membership-error.js';
+export type { MemberEdge } from './membership/messages.js';
+export { MemoryElasticJob, type MemoryElasticOptions } from './transports/memory-elastic.js';
+export { type JoinElasticOptions, joinElastic } from './transports/ws/elastic/join-elastic.js';
+export {
+  type ElasticServer,
+  type ServeElasticOptions,
+  serveElastic,
+} from './transports/ws/elastic/serve-elastic.js';

@@ -1,0 +1,251 @@
+// An elastic job over WebSockets in one process: members come, leave, lose their coordinator and
+// are refused. elastic-processes.test.ts kills and stops real ones.
+
+import { once } from 'node:events';
+import {
+  type Epoch,
+  EpochOverError,
+  type JoinElasticOptions,
+  joinElastic,
+  type Member,
+  type ServeElasticOptions,
+  serveElastic,
+} from '@shardweave/collectives/elastic';
+import { conformanceCases } from '@shardweave/collectives/testing';
+import { ProxiedLinks, TcpProxy } from '@shardweave/collectives/testing-node';
+import { connectWs } from '@shardweave/collectives/ws';
+import { afterEach, describe, expect, it } from 'vitest';
+import { freePort } from './support/free-port.js';
+import { rawConnection } from './support/raw-rank.js';
+import { SECRET } from './support/ws-harness.js';
+
+const toEnd: (() => Promise<unknown>)[] = [];
+
+afterEach(async () => {
+  for (const end of toEnd.splice(0).reverse()) {
+    await end();
+  }
+});
+
+async function serve(options: Partial<ServeElasticOptions> = {}) {
+  const server = await serveElastic({
+    min: 1,
+    max: 4,
+    secret: SECRET,
+    settleMs: 100,
+    ...options,
+  });
+  toEnd.push(() => server.close());
+  return server;
+}
+
+/** Joins without heartbeat workers, which take most of the time of such a test. */
+async function join(port: number, options: Partial<JoinElasticOptions> = {}): Promise<Member> {
+  const member = await joinElastic({
+    rendezvous: { host: '127.0.0.1', port },
+    max: 4,
+    secret: SECRET,
+    heartbeat: 'link',
+    ...options,
+  });
+  toEnd.push(() => member.leave());
+  return member;
+}
+
+async function begin(members: readonly Member[], step = 0): Promise<readonly Epoch[]> {
+  return Promise.all(members.map((member) => member.reform({ step })));
+}
+
+async function sums(epochs: readonly Epoch[]): Promise<readonly number[]> {
+  return Promise.all(
+    epochs.map(async ({ group }) => {
+      const own = Float32Array.of(group.rank + 1);
+      const sum = new Float32Array(1);
+      await group.allReduce(new Uint8Array(own.buffer), new Uint8Array(sum.buffer), {
+        dtype: 'f32',
+        op: 'sum',
+      });
+      return sum[0]!;
+    }),
+  );
+}
+
+/** Rejects with the error that ends the epoch. */
+async function untilOver({ group }: Epoch): Promise<never> {
+  for (;;) {
+    await group.barrier();
+  }
+}
+
+describe('an elastic job over sockets', () => {
+  it('forms, goes on without who leaves, and takes a newcomer in', async () => {
+    const { port } = await serve();
+    const members = await Promise.all([join(port), join(port), join(port)]);
+    const first = await begin(members);
+    expect(first.map(({ group }) => group.id)).toEqual(Array(3).fill('world@1'));
+    expect(await sums(first)).toEqual([6, 6, 6]);
+
+    const [gone, ...staying] = members as [Member, Member, Member];
+    const pending = staying.map((member) => {
+      const rank = first[0]!.members.findIndex(({ id }) => id === member.id);
+      return first[members.indexOf(member)]!.group.barrier().catch((error) => [rank, error]);
+    });
+    await gone.leave();
+    for (const outcome of await Promise.all(pending)) {
+      expect((outcome as unknown[])[1]).toBeInstanceOf(EpochOverError);
+    }
+    const second = await begin(staying, 5);
+    expect(second[0]).toMatchObject({ number: 2, left: [gone.id], joined: [], step: 5 });
+    expect(await sums(second)).toEqual([3, 3]);
+
+    const newcomer = await join(port);
+    const entering = newcomer.reform({ step: 0 });
+    while (!staying.every(({ isChangeDue }) => isChangeDue)) {
+      await sums(second);
+    }
+    const third = await Promise.all([...staying.map((one) => one.reform({ step: 6 })), entering]);
+    expect(third[2]).toMatchObject({ number: 3, joined: [newcomer.id], step: 6 });
+    expect(third[2]!.members[third[2]!.source]!.step).toBe(6);
+    expect(await sums(third)).toEqual([6, 6, 6]);
+  });
+});
+
+it('an epoch has the results of all transports', async () => {
+  const transcript = conformanceCases.find(
+    ({ name }) => name === 'results are those of the committed hashes',
+  )!;
+  const harness = {
+    name: 'an epoch over ws',
+    worldSizes: [3],
+    create: async (worldSize: number) => {
+      const { port } = await serve({ min: worldSize, max: worldSize });
+      const all = { length: worldSize };
+      const members = await Promise.all(Array.from(all, () => join(port, { max: worldSize })));
+      return (await begin(members)).map(({ group }) => ({ group, kill: () => {} }));
+    },
+  };
+  await transcript.run(harness, 3);
+});
+
+describe('paths', () => {
+  it('a path that is cut between two who both reach the coordinator leaves out the higher id', async () => {
+    const links = new ProxiedLinks();
+    const { port } = await serve();
+    const fast = { heartbeatMs: 100, silenceMs: 500, linkSilenceMs: 500 };
+    const members: Member[] = [];
+    for (let own = 0; own < 3; own++) {
+      const route: JoinElasticOptions['route'] = (target, address) =>
+        target === 'rendezvous' ? address : links.route(own, target, address);
+      members.push(await join(port, { ...fast, route }));
+    }
+    const epochs = await begin(members);
+    expect(members.map(({ id }) => id)).toEqual([0, 1, 2]);
+    for (const proxy of await links.of(0, 1)) {
+      proxy.stall();
+    }
+    const [zero, one, two] = await Promise.allSettled(
+      members.map(async (member, rank) => {
+        await expect(untilOver(epochs[rank]!)).rejects.toThrow(EpochOverError);
+        return member.reform({ step: 4 });
+      }),
+    );
+    expect(one).toMatchObject({ status: 'rejected', reason: { kind: 'fenced' } });
+    expect(String((one as PromiseRejectedResult).reason)).toContain('no path to some of');
+    for (const outcome of [zero, two]) {
+      const { value } = outcome as PromiseFulfilledResult<Epoch>;
+      expect(value.members.map(({ id }) => id)).toEqual([0, 2]);
+      expect(value.left).toEqual([1]);
+    }
+    await links.close();
+  });
+
+  it('a connection to the coordinator that breaks is made again, and changes nothing', async () => {
+    const { port } = await serve({ suspectMs: 10_000 });
+    const proxy = await TcpProxy.listen({ target: { host: '127.0.0.1', port } });
+    const route: JoinElasticOptions['route'] = (target, address) =>
+      target === 'rendezvous' ? proxy.address : address;
+    const members = [await join(port, { route }), await join(port)];
+    const epochs = await begin(members);
+    proxy.cut();
+    const next = await begin(members, 3);
+    expect(next[0]).toMatchObject({ number: 2, joined: [], left: [] });
+    proxy.cut();
+    const again = members[1]!.reform({ step: 4 });
+    await expect(untilOver(next[0]!)).rejects.toThrow(EpochOverError);
+    expect((await Promise.all([members[0]!.reform({ step: 4 }), again]))[0]!.number).toBe(3);
+    expect(epochs[0]!.number).toBe(1);
+    await Promise.all(members.map((member) => member.leave()));
+    await proxy.close();
+  });
+});
+
+describe('who is refused', () => {
+  it.each([
+    ['another run', { runId: 'another' }, /this is another run/],
+    ['another max', { max: 3 }, /max is 4 here, not 3/],
+    ['another secret', { secret: 'not made by the launcher' }, /wrong secret/],
+    [
+      'a place where nobody listens',
+      { rendezvous: { host: '127.0.0.1', port: 1 } },
+      /ECONNREFUSED/,
+    ],
+  ])('%s', async (_, options, message) => {
+    const { port } = await serve();
+    await expect(join(port, { joinTimeoutMs: 500, ...options })).rejects.toThrow(message);
+  });
+
+  it('somebody of an epoch that is over', async () => {
+    const refused: string[] = [];
+    const { port } = await serve();
+    const listen = { port: await freePort() };
+    const member = await join(port, { listen, onRefused: ({ reason }) => refused.push(reason) });
+    await begin([member]);
+    const old = { port: listen.port, secret: SECRET, rank: 1, worldSize: 2 };
+    await expect(rawConnection('link', old)).rejects.toThrow('closed, 4401');
+    expect(refused).toEqual(['epoch 0 is over, this is epoch 1']);
+  });
+
+  it('a member that says what no member says, which harms nobody', async () => {
+    const { port } = await serve();
+    const member = await join(port);
+    const epochs = await begin([member]);
+    const place = { port, secret: SECRET, rank: 0xffffffff, worldSize: 4 };
+    const stranger = await rawConnection('rendezvous', place);
+    const closed = once(stranger, 'close');
+    stranger.send('{"type":"what"}');
+    const [code, reason] = await closed;
+    expect([code, String(reason)]).toEqual([4401, 'unknown message type "what"']);
+    expect(await sums(epochs)).toEqual([1]);
+    expect(member.isChangeDue).toBe(false);
+  });
+
+  it('a rank of a fixed job', async () => {
+    const { port } = await serve();
+    const rank = connectWs({ rank: 1, worldSize: 4, port, secret: SECRET, joinTimeoutMs: 500 });
+    await expect(rank).rejects.toThrow(/this job is elastic: join it by joinElastic/);
+  });
+
+  it.each([
+    [{ min: 0 }, /min 0 and max 4/],
+    [{ min: 5 }, /min 5 and max 4/],
+    [{ max: 5000 }, /max 5000/],
+    [{ secret: 'short' }, /at least 16 characters/],
+  ])('a coordinator with %j', async (options, message) => {
+    await expect(serve(options)).rejects.toThrow(message);
+  });
+});
+
+it('a job that its coordinator ends is over for all, with the reason', async () => {
+  const server = await serve();
+  const member = await join(server.port);
+  await begin([member]);
+  const changes = member.isChangeDue;
+  await server.close('everything is done');
+  expect(changes).toBe(false);
+  await expect(member.reform({ step: 1 })).rejects.toMatchObject({
+    code: 'MEMBERSHIP',
+    kind: 'ended',
+    reason: 'everything is done',
+  });
+  expect(member.isChangeDue).toBe(true);
+});

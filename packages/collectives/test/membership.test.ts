@@ -1,0 +1,395 @@
+// The coordinator of an elastic job, and the machines of its members, without sockets and without a
+// clock: what they do by rule, and random schedules that hold what must never happen.
+
+import { describe, expect, it } from 'vitest';
+import { Coordinator, type CoordinatorOptions } from '../src/membership/coordinator.js';
+import { largestLinked } from '../src/membership/largest-linked.js';
+import { MemberCore } from '../src/membership/member-core.js';
+import type { LastEpoch, Said, Table, Told } from '../src/membership/messages.js';
+import type { Word } from '../src/membership/roster.js';
+import { MembershipSchedule, type ScheduleFigures } from './support/membership-schedule.js';
+
+/** A coordinator whose members all say what the test lets them say. */
+class Scene {
+  readonly coordinator: Coordinator<null>;
+  readonly #told = new Map<number, Told<null>[]>();
+  nowMs = 0;
+
+  constructor(options: CoordinatorOptions) {
+    this.coordinator = new Coordinator<null>(options, 0);
+  }
+
+  say(from: number, said: Said<null>): void {
+    this.#take(this.coordinator.hear(from, said, this.nowMs));
+  }
+
+  hangUp(from: number): void {
+    this.#take(this.coordinator.gone(from, this.nowMs));
+  }
+
+  pass(ms: number): void {
+    this.nowMs += ms;
+    this.#take(this.coordinator.tick(this.nowMs));
+  }
+
+  /** The types of what was told over a connection since the last call. */
+  heard(connection: number): readonly string[] {
+    const told = this.#told.get(connection) ?? [];
+    this.#told.delete(connection);
+    return told.map(({ type }) => type);
+  }
+
+  /** The last table that was told over a connection. */
+  table(connection: number): Table<null> {
+    return this.#told.get(connection)!.findLast((told) => told.type === 'table')!;
+  }
+
+  /** Lets these come, each over the connection of its own number, and stop at these steps. */
+  come(...steps: readonly number[]): void {
+    for (const [connection, step] of steps.entries()) {
+      this.say(connection, { type: 'here', address: null });
+      this.say(connection, { type: 'edge', hasState: false, epoch: 0, step, note: `at ${step}` });
+    }
+  }
+
+  /** Lets all of the table link to each other, apart from pairs that have no path. */
+  link(epoch: number, ids: readonly number[], isCut = (_a: number, _b: number) => false): void {
+    for (const id of ids) {
+      const peers = ids.filter((peer) => peer !== id && !isCut(peer, id));
+      this.say(id, { type: 'linked', epoch, peers });
+    }
+  }
+
+  #take(words: readonly Word<null>[]): void {
+    for (const { to, told } of words) {
+      this.#told.set(to, [...(this.#told.get(to) ?? []), told]);
+    }
+  }
+}
+
+const half = (id: number) => id < 2;
+const acrossHalves = (a: number, b: number) => half(a) !== half(b);
+
+describe('the largest set with paths between all', () => {
+  const search = (cuts: readonly (readonly [number, number])[], needed = (_: number) => true) =>
+    largestLinked(
+      [0, 1, 2, 3, 4],
+      (a, b) => cuts.some(([x, y]) => (x === a && y === b) || (x === b && y === a)),
+      needed,
+    );
+
+  it.each([
+    ['leaves out nobody without a cut', [], [0, 1, 2, 3, 4]],
+    [
+      'leaves out the one with most cuts',
+      [
+        [0, 1],
+        [0, 2],
+        [0, 3],
+      ],
+      [1, 2, 3, 4],
+    ],
+    ['keeps the lower id of a pair', [[2, 4]], [0, 1, 2, 3]],
+    [
+      'keeps the larger part',
+      [
+        [0, 2],
+        [0, 3],
+        [0, 4],
+        [1, 2],
+        [1, 3],
+        [1, 4],
+      ],
+      [2, 3, 4],
+    ],
+    [
+      'keeps one of each of two pairs',
+      [
+        [0, 1],
+        [2, 3],
+      ],
+      [0, 2, 4],
+    ],
+  ] as const)('%s', (_, cuts, expected) => {
+    expect(search(cuts)).toEqual(expected);
+  });
+
+  it('has one of those that are needed, though another set is larger', () => {
+    const cuts = [
+      [0, 1],
+      [0, 2],
+      [0, 3],
+      [0, 4],
+    ] as const;
+    expect(search(cuts, (id) => id === 0)).toEqual([0]);
+  });
+
+  it('is found of many with cuts at random', () => {
+    const ids = Array.from({ length: 128 }, (_, id) => id);
+    const isCut = (a: number, b: number) => a !== b && (a * b + a + b) % 3 === 0;
+    const found = largestLinked(ids, isCut, () => true);
+    expect(found.length).toBeGreaterThan(1);
+    expect(found.some((a) => found.some((b) => isCut(a, b)))).toBe(false);
+  });
+});
+
+describe('a job of a fixed size', () => {
+  it('begins when all have come, and waits for another one when one is lost', () => {
+    const scene = new Scene({ min: 3, max: 3, shortMs: 5000 });
+    scene.come(0, 0);
+    scene.pass(4000);
+    expect(scene.heard(0)).toEqual(['welcome']);
+    scene.come(0, 0, 0);
+    scene.link(1, [0, 1, 2]);
+    expect(scene.heard(2)).toEqual(['welcome', 'table', 'formed']);
+    scene.say(0, { type: 'lost', epoch: 1, members: [2] });
+    scene.hangUp(2);
+    scene.say(0, { type: 'edge', hasState: true, epoch: 1, step: 7, note: '' });
+    scene.say(1, { type: 'edge', hasState: true, epoch: 1, step: 6, note: '' });
+    scene.pass(4000);
+    expect(scene.coordinator.status.phase).toBe('gathering');
+    scene.say(9, { type: 'here', address: null });
+    scene.say(9, { type: 'edge', hasState: false, epoch: 0, step: 0, note: '' });
+    expect(scene.table(9)).toMatchObject({ epoch: 2, before: [0, 1, 2], source: 0 });
+    expect(scene.table(9).members.map(({ id, step }) => [id, step])).toEqual([
+      [0, 7],
+      [1, 6],
+      [3, 0],
+    ]);
+  });
+
+  it('ends for all, with a reason, when nobody comes', () => {
+    const scene = new Scene({ min: 2, max: 2, shortMs: 5000 });
+    scene.come(0);
+    scene.pass(5000);
+    expect(scene.heard(0)).toEqual(['welcome', 'ended']);
+    expect(scene.coordinator.status.phase).toBe('ended');
+  });
+});
+
+describe('an epoch that is over', () => {
+  /** Four at work in epoch 1. */
+  function atWork(options: Partial<CoordinatorOptions> = {}): Scene {
+    const scene = new Scene({ min: 1, max: 4, ...options });
+    scene.come(0, 0, 0, 0);
+    scene.link(1, [0, 1, 2, 3]);
+    [0, 1, 2, 3].forEach((id) => void scene.heard(id));
+    return scene;
+  }
+  const stop = (scene: Scene, ids: readonly number[], epoch = 1) => {
+    for (const id of ids) {
+      scene.say(id, { type: 'edge', hasState: true, epoch, step: 5, note: '' });
+    }
+  };
+
+  it('is told to all at once, by the word of one', () => {
+    const scene = atWork();
+    scene.say(2, { type: 'lost', epoch: 1, members: [3] });
+    expect([0, 1, 2, 3].map((id) => scene.heard(id))).toEqual(Array(4).fill(['over']));
+  });
+
+  it.each([
+    ['is lost to others', 1000, [3]],
+    ['computes', 600_000, []],
+  ])('waits for a member that %s for %i ms', (_, ms, lost) => {
+    const scene = atWork();
+    scene.say(2, { type: 'lost', epoch: 1, members: lost });
+    stop(scene, [0, 1, 2]);
+    scene.pass(ms - 1);
+    expect(scene.coordinator.status.phase).toBe('gathering');
+    scene.pass(1);
+    expect(scene.heard(3)).toEqual(['over', 'fenced']);
+    expect(scene.table(0)).toMatchObject({ epoch: 2, before: [0, 1, 2, 3] });
+    scene.link(2, [0, 1, 2]);
+    stop(scene, [0, 1, 2], 2);
+    expect(scene.table(0)).toMatchObject({ epoch: 3, before: [0, 1, 2] });
+  });
+
+  it('goes on without who left, or whose connection has ended for a second', () => {
+    const scene = atWork();
+    scene.say(3, { type: 'leave' });
+    stop(scene, [0, 1, 2]);
+    expect(scene.table(0).members.map(({ id }) => id)).toEqual([0, 1, 2]);
+    scene.link(2, [0, 1, 2]);
+    scene.hangUp(1);
+    scene.pass(999);
+    expect(scene.coordinator.status.phase).toBe('running');
+    scene.pass(1);
+    expect(scene.coordinator.status.phase).toBe('gathering');
+  });
+
+  it('is told again to who has missed it', () => {
+    const scene = atWork();
+    scene.hangUp(3);
+    stop(scene, [0]);
+    scene.say(13, { type: 'here', address: null, last: lastOf(3, 1, [0, 1, 2, 3]) });
+    expect(scene.heard(13)).toEqual(['welcome', 'over']);
+  });
+
+  it('is none where a member only repeats the edge before it', () => {
+    const scene = atWork();
+    stop(scene, [2], 0);
+    expect(scene.coordinator.status.phase).toBe('running');
+    stop(scene, [0, 1, 3]);
+    stop(scene, [2], 0); // it will hear that it is to begin, and then that it is over
+    expect(scene.coordinator.status.phase).toBe('gathering');
+    stop(scene, [2]);
+    expect(scene.coordinator.status.phase).toBe('forming');
+  });
+});
+
+describe('a member', () => {
+  /** One that has come as member 0 and stopped at step 3, and what it says from then on. */
+  function forming() {
+    const said: Said<null>[] = [];
+    const stopped: (readonly number[])[] = [];
+    const none = () => {};
+    const core = new MemberCore<null>(null, {
+      say: (message) => said.push(message),
+      stop: (_, lost) => stopped.push(lost),
+      link: none,
+      start: none,
+      fail: none,
+    });
+    core.connected();
+    core.hear({ type: 'welcome', id: 0, epoch: 0 });
+    core.reform({ step: 3, note: 'n' });
+    const members = [0, 1, 2].map((id) => ({ id, address: null, step: 3, note: 'n' }));
+    core.hear({ type: 'table', epoch: 1, members, before: [], source: 0 });
+    said.length = 0;
+    return { core, said, stopped };
+  }
+
+  it('tells again where it has stopped and to whom it has links, over another connection', () => {
+    const { core, said } = forming();
+    core.link(1, [2]);
+    said.length = 0;
+    core.connected();
+    core.hear({ type: 'welcome', id: 0, epoch: 1 });
+    expect(said).toEqual([
+      { type: 'here', address: null, last: undefined },
+      { type: 'edge', hasState: false, epoch: 0, step: 3, note: 'n' },
+      { type: 'linked', epoch: 1, peers: [2] },
+    ]);
+  });
+
+  it('stops when it hears that its epoch is over, or a later one', () => {
+    for (const epoch of [1, 4]) {
+      const { core, stopped } = forming();
+      core.link(1, [1, 2]);
+      core.hear({ type: 'formed', epoch: 1 });
+      core.hear({ type: 'over', epoch: 0, lost: [] });
+      expect(core.running?.epoch).toBe(1);
+      core.hear({ type: 'over', epoch, lost: [2] });
+      expect(core.running).toBeUndefined();
+      expect(stopped).toEqual([[2]]);
+    }
+  });
+});
+
+describe('two halves that do not reach each other', () => {
+  it('become the half with the lowest ids, and the others are fenced when it has formed', () => {
+    const scene = new Scene({ min: 1, max: 4 });
+    scene.come(0, 0, 0, 0);
+    scene.link(1, [0, 1, 2, 3]);
+    for (const id of [0, 1, 2, 3]) {
+      const members = half(id) ? [2, 3] : [0, 1];
+      scene.say(id, { type: 'lost', epoch: 1, members });
+      scene.say(id, { type: 'edge', hasState: true, epoch: 1, step: 5, note: '' });
+    }
+    expect(scene.table(0).members.map(({ id }) => id)).toEqual([0, 1]);
+    scene.heard(3);
+    scene.link(2, [0, 1]);
+    expect(scene.heard(3)).toEqual(['fenced']);
+    scene.say(7, { type: 'here', address: null, last: lastOf(3, 1, [0, 1, 2, 3]) });
+    expect(scene.heard(7)).toEqual(['fenced']);
+  });
+
+  it('are found where the cut comes while they link', () => {
+    const scene = new Scene({ min: 1, max: 4, linkMs: 5000 });
+    scene.come(0, 0, 0, 0);
+    scene.link(1, [0, 1, 2, 3], acrossHalves);
+    scene.pass(4999);
+    scene.say(0, { type: 'linked', epoch: 1, peers: [1] }); // nothing new
+    expect(scene.coordinator.status.epoch).toBe(1);
+    scene.pass(1);
+    scene.pass(1000); // others might come
+    expect(scene.coordinator.status).toMatchObject({ phase: 'forming', members: [0, 1] });
+  });
+});
+
+describe('a coordinator that was started again', () => {
+  const all = [0, 1, 2, 3];
+
+  it('changes nothing where all come who are at work', () => {
+    const scene = new Scene({ min: 1, max: 4, begin: 'again' });
+    for (const id of all) {
+      scene.say(id, { type: 'here', address: null, last: lastOf(id, 6, all) });
+    }
+    expect(scene.heard(1)).toEqual(['welcome']);
+    expect(scene.coordinator.status).toMatchObject({ phase: 'running', epoch: 6, members: all });
+  });
+
+  it.each([
+    ['goes on with more than half, when the others have had their time', 'again', 3, 'forming'],
+    ['ends with half, and says who is missing', 'again', 2, 'ended'],
+    ['goes on with fewer by the word of the operator', 'adopt', 1, 'forming'],
+  ] as const)('%s', (_, begin, count, phase) => {
+    const scene = new Scene({ min: 1, max: 4, begin, recoverMs: 12_000, shortMs: 30_000 });
+    for (const id of all.slice(0, count)) {
+      scene.say(id, { type: 'here', address: null, last: lastOf(id, 6, all) });
+    }
+    scene.pass(11_999);
+    expect(scene.coordinator.status.phase).toBe('recovering');
+    scene.pass(1);
+    for (const id of all.slice(0, count)) {
+      scene.say(id, { type: 'edge', hasState: true, epoch: 6, step: 9, note: '' });
+    }
+    if (phase === 'ended') {
+      scene.pass(29_999);
+      expect(scene.coordinator.status.phase).toBe('recovering');
+      scene.pass(1);
+    }
+    expect(scene.coordinator.status.phase).toBe(phase);
+  });
+
+  it('takes the newest epoch that anybody knows of, and fences who was not in it', () => {
+    const scene = new Scene({ min: 1, max: 4, begin: 'again' });
+    for (const id of [1, 2, 3]) {
+      scene.say(id, { type: 'here', address: null, last: lastOf(id, 6, all) });
+    }
+    scene.say(0, { type: 'here', address: null, last: lastOf(0, 7, [0]) });
+    expect(scene.heard(0)).toEqual(['welcome']);
+    expect(scene.heard(2)).toEqual(['fenced']);
+    expect(scene.coordinator.status).toMatchObject({ phase: 'running', epoch: 7, members: [0] });
+  });
+});
+
+function lastOf(id: number, epoch: number, members: readonly number[]): LastEpoch {
+  return { id, epoch, members, told: epoch, isRunning: true };
+}
+
+/** The number of random schedules; by hand some tens of thousands. */
+const NUM_SCHEDULES = Number(process.env.SHARDWEAVE_MEMBERSHIP_SCHEDULES ?? 2000);
+
+it(`one job is left after each of ${NUM_SCHEDULES} random schedules`, { timeout: 600_000 }, () => {
+  const kinds = new Map<string, number>();
+  const figures: ScheduleFigures = { numEpochs: 0, numSteps: 0, numEnded: 0, kinds };
+  for (let seed = 1; seed <= NUM_SCHEDULES; seed++) {
+    const schedule = new MembershipSchedule(seed, figures);
+    try {
+      schedule.run();
+    } catch (error) {
+      const events = schedule.trace.slice(-80).join('\n');
+      throw new Error(`seed ${seed}: ${(error as Error).message}, after\n${events}`);
+    }
+  }
+  const { numEpochs, numSteps, numEnded } = figures;
+  const counts = [...kinds].map(([kind, count]) => `${count} ${kind}`).join(', ');
+  process.stdout.write(
+    `${NUM_SCHEDULES} schedules: ${numEpochs} epochs, ${numSteps} steps, ${numEnded} ended; ${counts}\n`,
+  );
+  expect(kinds.size).toBe(14);
+  expect(numEpochs).toBeGreaterThan(NUM_SCHEDULES);
+  expect(numEnded).toBeLessThan(NUM_SCHEDULES / 2);
+});
