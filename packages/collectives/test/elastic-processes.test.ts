@@ -28,6 +28,7 @@ it('goes on when one is killed, one comes, and the first one leaves', async () =
   await atWork([...left, newcomer!]);
   left[0]!.order({ type: 'leave' });
   await left[0]!.hears('left');
+  expect(await left[0]!.ended()).toBe(0);
   await atWork([left[1]!, newcomer!]);
   const states = statesOf([...first, newcomer!]);
   const steps = [...states.keys()];

@@ -235,8 +235,9 @@ describe('who is refused', () => {
   });
 });
 
-it('a job that its coordinator ends is over for all, with the reason', async () => {
-  const server = await serve();
+it('a job that its coordinator ends is over for all, with the reason, and is watched to its end', async () => {
+  const phases: string[] = [];
+  const server = await serve({ onChange: ({ phase, epoch }) => phases.push(`${phase} ${epoch}`) });
   const member = await join(server.port);
   await begin([member]);
   const changes = member.isChangeDue;
@@ -248,4 +249,5 @@ it('a job that its coordinator ends is over for all, with the reason', async () 
     reason: 'everything is done',
   });
   expect(member.isChangeDue).toBe(true);
+  expect(phases).toEqual(['gathering 0', 'forming 1', 'running 1', 'ended 1']);
 });

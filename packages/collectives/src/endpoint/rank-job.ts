@@ -100,7 +100,8 @@ export class RankJob {
    */
   lose(peer: number, reason: string, lost: readonly number[] = []): void {
     const failure = { kind: 'peer-lost', origin: peer, reason } as const;
-    this.fail(lost.length === 0 ? failure : { ...failure, lost });
+    const isAlone = lost.every((other) => other === peer);
+    this.fail(isAlone ? failure : { ...failure, lost });
   }
 
   /** Fails the job because of an error of this rank, in a reduce hook or by a bug. */

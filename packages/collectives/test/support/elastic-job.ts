@@ -1,6 +1,7 @@
 // An elastic job of real processes, which tests kill, stop and start.
 
 import { type ChildProcess, fork } from 'node:child_process';
+import { once } from 'node:events';
 import { join } from 'node:path';
 import type { JoinElasticOptions, ServeElasticOptions } from '@shardweave/collectives/elastic';
 import { newFolder } from '../../../../tooling/test-kit/folders.ts';
@@ -36,6 +37,14 @@ export class ElasticProcess {
 
   signal(signal: NodeJS.Signals): void {
     this.#child.kill(signal);
+  }
+
+  /** Resolves with its exit code when it has ended by itself. */
+  async ended(): Promise<number | null> {
+    if (this.#child.exitCode === null) {
+      await once(this.#child, 'exit');
+    }
+    return this.#child.exitCode;
   }
 
   /** The id that it got last. */

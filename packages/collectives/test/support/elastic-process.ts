@@ -68,6 +68,7 @@ class Worker {
     }
     await this.#member.leave();
     say({ type: 'left' });
+    process.disconnect(); // nothing else may keep the process alive
   }
 
   /** Whether all of the epoch agree to stop at this edge. */
