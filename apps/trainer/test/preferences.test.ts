@@ -29,14 +29,14 @@ const run = (name: string, flags: string, numSteps?: number) =>
   );
 
 it.each([
-  // One of five ranks has no pair in its second micro-step.
-  ['preference.orpo-fp32', '--strategy ddp --ranks 5 --grad-accum 2'],
+  // Two of four ranks have no pair in their second micro-step.
+  ['preference.orpo-fp32', '--strategy ddp --ranks 4 --grad-accum 2'],
   ['preference.dpo-fp32', '--ranks 3'],
 ])('%s has the losses of PyTorch, alone and by %s', async (name, way) => {
   const single = await run(name, '--strategy single');
   expectReference(single, name);
-  const sharded = await run(name, way, 4);
-  expect(worstRatio(losses(sharded), losses(single).slice(0, 4))).toBeLessThan(SHARDED_TOLERANCE);
+  const sharded = await run(name, way, 2);
+  expect(worstRatio(losses(sharded), losses(single).slice(0, 2))).toBeLessThan(SHARDED_TOLERANCE);
   for (const [i, { batchFigures }] of sharded.steps.entries()) {
     const { accuracy, margin } = single.steps[i]!.batchFigures!;
     expect(batchFigures!.accuracy).toBeCloseTo(accuracy!, 6);
@@ -71,8 +71,8 @@ beforeAll(async () => {
 
 const FLAGS = `--model ${model} --data ${data} --valid ${valid} --device cpu --threads 1 --seq 24 --batch 16 --products wasm --hash-every 4 --schedule constant`;
 const TASKS = {
-  orpo: '--task orpo --lr 0.01 --steps 12',
-  dpo: '--task dpo --lora-rank 4 --lora-dropout 0.1 --dpo-beta 0.5 --lr 0.01 --steps 12',
+  orpo: '--task orpo --lr 0.01 --steps 8',
+  dpo: '--task dpo --lora-rank 4 --lora-dropout 0.1 --dpo-beta 0.5 --lr 0.01 --steps 8',
 } as const;
 
 const told = ({ steps }: RunRecord) =>
@@ -95,12 +95,12 @@ describe.each(LEARNT)('a preference that is learnt by %s', (task) => {
     expect(last.figures!.accuracy).toBeGreaterThan(0.95);
     expect(last.batchFigures!.accuracy).toBeGreaterThan(0.9);
     expect(last.figures!.margin).toBeGreaterThan(whole.steps[0]!.batchFigures!.margin!);
-    const line = `${flags} --out ${out} --save-every 8`;
-    const first = await runLine(`${line.replace('steps 12', 'steps 8')} --ranks 2`);
+    const line = `${flags} --out ${out} --save-every 4`;
+    const first = await runLine(`${line.replace('steps 8', 'steps 4')} --ranks 2`);
     const again = await runLine(`${line} --strategy ddp --ranks 3 --resume auto`);
-    expect(again.resumed?.step).toBe(8);
-    expect(told(again)).toEqual(told(whole).slice(8));
-    const { hash } = whole.steps[7]!;
+    expect(again.resumed?.step).toBe(4);
+    expect(told(again)).toEqual(told(whole).slice(4));
+    const { hash } = whole.steps[3]!;
     expect(hash).toHaveLength(64);
     expect(first.steps.at(-1)!.hash).toBe(hash);
     // Whoever judges it finds what the run has found; beta and lambda are those of the default.
@@ -120,7 +120,7 @@ describe.each(LEARNT)('a preference that is learnt by %s', (task) => {
 it('adapters that training begins with are no part of the reference, nor of one found again', async () => {
   const out = join(newFolder(), 'run');
   const flags = `${FLAGS.replace(valid, data)} ${TASKS.dpo.replace('--lora-dropout 0.1 ', '')}`;
-  const line = `train ${flags.replace('steps 12', 'steps 4')} --ranks 1 --quiet --out ${out}`;
+  const line = `train ${flags.replace('steps 8', 'steps 4')} --ranks 1 --quiet --out ${out}`;
   expect(await runCli(line.split(' '))).toMatchObject({ code: 0, err: '' });
   const { figures } = JSON.parse(readFileSync(join(out, 'summary.json'), 'utf8')) as {
     readonly figures: { readonly margin: number };
