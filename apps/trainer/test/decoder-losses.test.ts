@@ -43,8 +43,8 @@ describe('one rank has the losses of PyTorch', () => {
 });
 
 /**
- * Llama runs in each strategy. Each other family runs in one or two, such that each strategy has one
- * of them.
+ * Llama runs in each strategy. Each other family runs in one or two, such that each strategy has
+ * one of them.
  */
 const CELLS = [
   ['llama', '--ranks 1'],
