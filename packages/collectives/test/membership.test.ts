@@ -2,7 +2,8 @@
 // clock: what they do by rule, and random schedules that hold what must never happen.
 
 import { describe, expect, it } from 'vitest';
-import { Coordinator, type CoordinatorOptions } from '../src/membership/coordinator.js';
+import { Coordinator } from '../src/membership/coordinator.js';
+import type { CoordinatorOptions } from '../src/membership/coordinator-options.js';
 import { largestLinked } from '../src/membership/largest-linked.js';
 import { MemberCore } from '../src/membership/member-core.js';
 import type { LastEpoch, Said, Table, Told } from '../src/membership/messages.js';

@@ -1,7 +1,8 @@
 // A coordinator with a clock, and with somebody who carries its words.
 
 import type { Clock } from '../clock.js';
-import { Coordinator, type CoordinatorOptions, type CoordinatorStatus } from './coordinator.js';
+import { Coordinator } from './coordinator.js';
+import type { CoordinatorOptions, CoordinatorStatus } from './coordinator-options.js';
 import type { Said, Told } from './messages.js';
 import type { Word } from './roster.js';
 

@@ -4,8 +4,8 @@
 import { type Clock, systemClock } from '../clock.js';
 import { Turns } from '../endpoint/turns.js';
 import { createWorldGroup, type GroupOptions } from '../group/group-options.js';
-import type { CoordinatorOptions, CoordinatorStatus } from '../membership/coordinator.js';
 import { CoordinatorHost } from '../membership/coordinator-host.js';
+import type { CoordinatorOptions, CoordinatorStatus } from '../membership/coordinator-options.js';
 import { EpochEndpoint } from '../membership/epoch-endpoint.js';
 import {
   type CoordinatorEvents,

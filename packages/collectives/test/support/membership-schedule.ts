@@ -4,7 +4,8 @@
 // must never happen.
 
 import { SeededRandom } from '@shardweave/collectives/testing';
-import { Coordinator, type CoordinatorOptions } from '../../src/membership/coordinator.js';
+import { Coordinator } from '../../src/membership/coordinator.js';
+import type { CoordinatorOptions } from '../../src/membership/coordinator-options.js';
 import { MemberCore } from '../../src/membership/member-core.js';
 import type { Said, Table, Told } from '../../src/membership/messages.js';
 import type { Word } from '../../src/membership/roster.js';

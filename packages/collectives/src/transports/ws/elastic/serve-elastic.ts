@@ -3,8 +3,11 @@
 
 import { every, systemClock } from '../../../clock.js';
 import { JoinError } from '../../../errors.js';
-import type { CoordinatorOptions, CoordinatorStatus } from '../../../membership/coordinator.js';
 import { CoordinatorHost } from '../../../membership/coordinator-host.js';
+import type {
+  CoordinatorOptions,
+  CoordinatorStatus,
+} from '../../../membership/coordinator-options.js';
 import type { Said, Told } from '../../../membership/messages.js';
 import { REFUSED_CODE } from '../../../sockets/authenticate.js';
 import { type Hello, isSameRun, runDigest } from '../../../sockets/handshake.js';

@@ -1,0 +1,41 @@
+// What a coordinator is told of its job, and what it tells those who watch it.
+
+/** Who may be in an elastic job, and how long things may take. Times are in milliseconds. */
+export interface CoordinatorOptions {
+  /** The fewest members with which the job goes on. */
+  readonly min: number;
+  /** The most members of an epoch. Whoever comes beyond that waits for a place. */
+  readonly max: number;
+  /**
+   * 'new': the run had no coordinator before. 'again': it had one, and goes on with more than half
+   * of the newest epoch. 'adopt': it goes on with whoever comes, because the operator knows that
+   * the others are dead. Default: 'new'.
+   */
+  readonly begin?: 'new' | 'again' | 'adopt' | undefined;
+  /**
+   * The time for which a living member may compute on when its epoch is over. Default: ten minutes,
+   * as long as a call may take.
+   */
+  readonly graceMs?: number | undefined;
+  /** The time in which a member that seems to be lost has to say something. Default: 1 s. */
+  readonly suspectMs?: number | undefined;
+  /** The time after the last new link after which a forming epoch is given up. Default: 5 s. */
+  readonly linkMs?: number | undefined;
+  /** The time for others who come at about the same time. Default: 1 s. */
+  readonly settleMs?: number | undefined;
+  /** The time below `min` after which the job ends. Default: 30 s. */
+  readonly shortMs?: number | undefined;
+  /** The time after which all have given up who lost their coordinator. Default: 12 s. */
+  readonly recoverMs?: number | undefined;
+}
+
+/** The state of a job, for who watches it. */
+export interface CoordinatorStatus {
+  readonly phase: 'recovering' | 'gathering' | 'forming' | 'running' | 'ended';
+  /** The epoch that forms or runs, or did so last; 0 before the first one. */
+  readonly epoch: number;
+  /** The ids of its members. */
+  readonly members: readonly number[];
+  /** The ids of those who have come and are not in it. */
+  readonly waiting: readonly number[];
+}
