@@ -114,3 +114,22 @@ describe.each(FORMS)('a gradient $form in $dtype', ({ form, dtype }) => {
     expect(device.ledger.live().gradient).toBe(0);
   });
 });
+
+it('a sum that begins after one that went on was cleared has zeros where nothing came', async () => {
+  const made = flatOf('without pads', 'f32');
+  const { device, leaves, layout, flat, gradient, soil, rest } = made;
+  const add = (at: number) => {
+    soil();
+    gradient.accept(leaves[at]!, device.full([layout.sizes[at]!], 1), made.pass);
+    rest();
+    made.nextPass();
+  };
+  add(0);
+  add(0); // goes on in the first one's storage
+  gradient.clear(leaves);
+  add(2);
+  const first = layout.offsets[2]!;
+  const expected = Array.from({ length: layout.elementCount }, (_, i) => Number(i >= first));
+  expect(await read(flat.grad!)).toEqual(expected);
+  gradient.clear(leaves);
+});
