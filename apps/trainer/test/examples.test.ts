@@ -26,12 +26,17 @@ const LLAMA = {
   max_position_embeddings: 64,
   tie_word_embeddings: true,
 };
+const TEMPLATE =
+  "{% if tools %}{{ tools[0].function.name + '|' }}{% endif %}{% for m in messages %}" +
+  "{{ m.role[0] + (m.content or '') }}{% for c in m.tool_calls or [] %}" +
+  "{{ '<tool_call>' + (c.function | tojson) + '</tool_call>' }}{% endfor %}{{ '<|im_end|>' }}" +
+  '{% endfor %}{% if add_generation_prompt %}a{% endif %}';
 const SMALL = '--steps 2 --batch 4 --seq 16 --device cpu --threads 1';
 /** Flags that make a command's example small. A later flag overrides an earlier one. */
 const MORE: Readonly<Record<string, string>> = {
   train: `${SMALL} --transport memory --quiet`,
   generate: '--max-tokens 4 --device cpu --threads 1',
-  eval: '--seq 16 --device cpu --threads 1',
+  eval: '--seq 16 --max-tokens 4 --device cpu --threads 1',
   embed: '--device cpu --threads 1 --quiet',
 };
 
@@ -44,7 +49,7 @@ function small(line: string): string[] {
     .replace('--step 371', '--step 2');
   const words = [...short.matchAll(/'([^']*)'|(\S+)/g)].map(([, quoted, word]) => quoted ?? word!);
   const placed = words.map((word) =>
-    word === 'DIR' || /^(runs|models)\/|\.(txt|jsonl|gguf|html|npy)$/.test(word)
+    word === 'DIR' || /^(runs|models)\/|\.(txt|jsonl?|gguf|html|npy)$/.test(word)
       ? path(word)
       : word,
   );
@@ -72,6 +77,10 @@ it('the examples of --help do what they say', async () => {
     { role: 'assistant', content: 'Ahab' },
   ];
   writeFileSync(path('chats.jsonl'), `${JSON.stringify({ messages: chat })}\n`.repeat(3));
+  const call = { role: 'assistant', tool_calls: [{ function: { name: 'hunt', arguments: {} } }] };
+  const tools = [{ type: 'function', function: { name: 'hunt' } }];
+  writeFileSync(path('calls.jsonl'), JSON.stringify({ tools, messages: [chat[0], call] }));
+  writeFileSync(path('tools.json'), JSON.stringify(tools));
   const pair = { query: 'Who?', positive: 'Ahab' };
   writeFileSync(path('pairs.jsonl'), `${JSON.stringify(pair)}\n`);
   writeFiles(path('models/embedder'), embedderFiles());
@@ -84,6 +93,7 @@ it('the examples of --help do what they say', async () => {
   const first = `train --model ${path('blank')} --data ${path('my.txt')} --strategy single --out ${path('made')}`;
   expect(await runCli([...first.split(' '), ...MORE.train!.split(' ')])).toMatchObject({ err: '' });
   cpSync(path('made/model'), path('DIR'), { recursive: true });
+  writeFileSync(path('DIR/chat_template.jinja'), TEMPLATE);
   const base = ['gguf', '--model', path('DIR'), '--out', path('base.gguf'), '--quiet'];
   expect(await runCli(base)).toMatchObject({ code: 0, err: '' });
 
