@@ -10,6 +10,7 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import type { Replayed } from '../src/again/replay-step.js';
+import { modelFolder } from './support/example-files.js';
 import { expectReference, losses } from './support/expect-reference.js';
 import { jsonlFile } from './support/jsonl-data.js';
 import { runCli } from './support/run-cli.js';
@@ -148,5 +149,11 @@ it('refuses dpo without adapters, in a run and an evaluation, and encoders', asy
   );
   expect(await refusal(`train --model ${model} --task orpo`)).toContain(
     '--task orpo learns from examples, and --data is not given.',
+  );
+  expect(await refusal(`eval ${files} --task dpo`)).toContain(
+    'Give --adapter with those that were trained, or --task orpo, which needs no reference.',
+  );
+  expect(await refusal(`train --model ${modelFolder()} --data ${data} --task orpo`)).toContain(
+    '--task orpo: a bert reads text and writes none.',
   );
 });
