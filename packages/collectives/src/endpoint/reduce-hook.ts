@@ -1,6 +1,6 @@
 // Combines parts: by the package's wasm in the rank's own thread, unless a group is given a hook.
 
-import { byteSize, type RankSum, type ReduceOptions } from '@shardweave/dtypes';
+import { byteSize, RankSum, type ReduceOptions } from '@shardweave/dtypes';
 import type { Turns } from './turns.js';
 
 /**
@@ -45,6 +45,15 @@ export type Combine = (
  */
 const SLICE_INPUT_BYTES = 2 ** 20;
 const SLICE_GRAIN_ELEMENTS = 16 * 1024;
+
+/** Gives one reducer to all who ask, made when the first one does. */
+export function sharedReducer(): () => Promise<PartReducer> {
+  let made: Promise<PartReducer> | undefined;
+  return () => {
+    made ??= RankSum.create();
+    return made;
+  };
+}
 
 /** Combines by means of a hook. */
 export function combineByHook(hook: ReduceHook): Combine {

@@ -31,7 +31,10 @@ export interface Epoch {
 
 /** A process of an elastic job. */
 export interface Member extends AsyncDisposable {
-  /** Its id in this job, which it keeps from epoch to epoch. */
+  /**
+   * Its id in this job, which it keeps from epoch to epoch. Before its first one it gets another id
+   * where the coordinator is started again.
+   */
   readonly id: number;
   /**
    * Whether `reform` is to be called at the next edge: somebody waits, or this is no member any

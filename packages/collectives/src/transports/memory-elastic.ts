@@ -2,6 +2,8 @@
 // there too, and members are killed by a call.
 
 import { type Clock, systemClock } from '../clock.js';
+import type { ProcessServices } from '../endpoint/endpoint.js';
+import { sharedReducer } from '../endpoint/reduce-hook.js';
 import { Turns } from '../endpoint/turns.js';
 import { createWorldGroup, type GroupOptions } from '../group/group-options.js';
 import { CoordinatorHost } from '../membership/coordinator-host.js';
@@ -40,7 +42,7 @@ export interface MemoryElasticOptions extends GroupOptions, CoordinatorOptions {
 export class MemoryElasticJob {
   readonly #options: MemoryElasticOptions;
   readonly #clock: Clock;
-  readonly #turns: Turns;
+  readonly #services: ProcessServices;
   #host: CoordinatorHost<null>;
   /** The members by the numbers of their connections. */
   readonly #halls = new Map<number, MemoryHall>();
@@ -49,7 +51,7 @@ export class MemoryElasticJob {
   constructor(options: MemoryElasticOptions) {
     this.#options = options;
     this.#clock = options.clock ?? systemClock;
-    this.#turns = new Turns(this.#clock);
+    this.#services = { reducer: sharedReducer(), turns: new Turns(this.#clock) };
     this.#host = this.#startCoordinator(options.begin);
   }
 
@@ -123,7 +125,7 @@ export class MemoryElasticJob {
 
   #link(hall: MemoryHall, table: Table<null>, rank: number, events: LinkEvents): EpochLinks {
     const known = this.#epochs.get(table.epoch);
-    const epoch = known ?? new MemoryEpoch(table, this.#options, this.#turns);
+    const epoch = known ?? new MemoryEpoch(table, this.#options, this.#services);
     this.#epochs.set(table.epoch, epoch);
     for (const older of this.#epochs.keys()) {
       if (older < table.epoch - 1) {
@@ -188,7 +190,7 @@ class MemoryEpoch {
   readonly #endpoints: readonly EpochEndpoint[];
   readonly #events: (LinkEvents | undefined)[] = [];
 
-  constructor(table: Table<null>, options: GroupOptions, turns: Turns) {
+  constructor(table: Table<null>, options: GroupOptions, services: ProcessServices) {
     this.#table = table;
     this.#options = options;
     const { length: worldSize } = table.members;
@@ -197,9 +199,9 @@ class MemoryEpoch {
         const ids = lost.map((peer) => table.members[peer]!.id);
         this.#events[rank]?.lost(ids, reason);
       };
-      return new EpochEndpoint(rank, worldSize, options, { onLost, services: { turns } });
+      return new EpochEndpoint(rank, worldSize, options, { onLost, services });
     });
-    attachInMemory(this.#endpoints, turns);
+    attachInMemory(this.#endpoints, services.turns!);
   }
 
   link(rank: number, events: LinkEvents, isAlive: () => boolean): EpochLinks {

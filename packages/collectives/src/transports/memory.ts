@@ -2,10 +2,10 @@
 // straight into its buffer. The world may have any size; all ranks share one reducer and the event
 // loop's turns.
 
-import { RankSum } from '@shardweave/dtypes';
 import { type Clock, systemClock } from '../clock.js';
 import { SLICE_BYTES } from '../endpoint/copy-bytes.js';
 import { Endpoint } from '../endpoint/endpoint.js';
+import { sharedReducer } from '../endpoint/reduce-hook.js';
 import { Turns } from '../endpoint/turns.js';
 import { CollectiveUsageError } from '../errors.js';
 import { checkGroupOptions, createWorldGroup, type GroupOptions } from '../group/group-options.js';
@@ -49,11 +49,7 @@ export function createMemoryEndpoints(worldSize: number, options: MemoryGroupOpt
     throw new CollectiveUsageError(place, `expected a positive world size, got ${worldSize}.`);
   }
   checkGroupOptions(options, place);
-  let shared: Promise<RankSum> | undefined;
-  const reducer = () => {
-    shared ??= RankSum.create();
-    return shared;
-  };
+  const reducer = sharedReducer();
   const turns = new Turns(options.clock ?? systemClock);
   const endpoints = Array.from(
     { length: worldSize },

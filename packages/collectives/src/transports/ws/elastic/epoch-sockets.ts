@@ -6,6 +6,8 @@
 // Members hear of an epoch at different times. Who hears of it first dials those who have not, and
 // waits, authenticated, until they have.
 
+import type { ProcessServices } from '../../../endpoint/endpoint.js';
+import { sharedReducer } from '../../../endpoint/reduce-hook.js';
 import type { GroupOptions } from '../../../group/group-options.js';
 import { createWorldGroup } from '../../../group/group-options.js';
 import type { ProcessGroup } from '../../../group/process-group.js';
@@ -36,6 +38,7 @@ export interface EpochSocketsParts {
 
 export class EpochSockets implements EpochLinker<PeerAddress> {
   readonly #parts: EpochSocketsParts;
+  readonly #services: ProcessServices = { reducer: sharedReducer() };
   #listener: SocketListener | undefined;
   #address: PeerAddress | undefined;
   #current: WsEpoch | undefined;
@@ -65,7 +68,7 @@ export class EpochSockets implements EpochLinker<PeerAddress> {
   }
 
   link(table: Table<PeerAddress>, rank: number, events: LinkEvents): EpochLinks {
-    const epoch = new WsEpoch(table, rank, events, this.#parts);
+    const epoch = new WsEpoch(table, rank, { events, services: this.#services }, this.#parts);
     this.#current = epoch;
     const early = this.#early;
     this.#early = [];
@@ -127,7 +130,7 @@ class WsEpoch implements EpochLinks {
   constructor(
     table: Table<PeerAddress>,
     rank: number,
-    events: LinkEvents,
+    { events, services }: { readonly events: LinkEvents; readonly services: ProcessServices },
     { options, groupOptions, sockets, sender }: EpochSocketsParts,
   ) {
     const { epoch, members } = table;
@@ -142,6 +145,7 @@ class WsEpoch implements EpochLinks {
     this.#options = { ...options, rank, worldSize, attempt: epoch, route };
     this.#endpoint = new EpochEndpoint(rank, worldSize, groupOptions, {
       onLost: (lost, reason) => this.#onLost(lost, reason),
+      services,
     });
     const transport = new WsTransport({
       listener: this.#endpoint,
