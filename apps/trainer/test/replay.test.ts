@@ -54,6 +54,9 @@ describe('replay', () => {
       expect(Object.keys(layers)).toEqual(['wte', 'wpe', 'h.0', 'h.1', 'ln_f']);
       expect(Math.hypot(...Object.values(layers)) / gradNorm).toBeCloseTo(1, 5);
       expect(Object.keys(activations)).toEqual(expect.arrayContaining(['h.0', 'h.1', 'ln_f']));
+      // They are a row's own: the largest of all rows before it would never fall.
+      const largest = rows.toSorted((a, b) => a.row - b.row).map((row) => row.activations['h.0']!);
+      expect(largest).not.toEqual(largest.toSorted((a, b) => a - b));
       expect(Buffer.byteLength(texts[0]!)).toBeGreaterThanOrEqual(8);
       const [, data] = /--data (\S+)/.exec(tiny)!;
       const text = readFileSync(data!, 'latin1'); // whose tokens are its bytes
