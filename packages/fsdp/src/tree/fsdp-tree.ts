@@ -205,7 +205,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
           resolve();
           return group.barrier({ tag: end, identity: end });
         });
-        this.#ends = Promise.all([this.#ends, ended]);
+        this.#ends = Promise.all([this.#ends, ended]).then(() => undefined); // no list of lists
         this.#ends.catch(() => undefined); // seen at the end of a backward, or by later calls
       });
     }
