@@ -38,10 +38,14 @@ describe.skipIf(noGgml !== undefined)(`llama_model_quantize${suffix}`, () => {
     expect(ours).toEqual(theirs);
   });
 
-  it.each([256, 64])('gives the types of a BERT of 12 layers, of width %i', async (width) => {
-    const device = new Device(createReferenceBackend());
-    const sizes = { hidden_size: width, intermediate_size: 256, num_hidden_layers: 12 };
-    const { ours, theirs } = await quantizedTypes(await randomEncoder(device, sizes), TYPES);
-    expect(ours).toEqual(theirs);
-  });
+  it.each([256, 64])(
+    'gives the types of a BERT of 12 layers, of width %i',
+    { timeout: 300_000 },
+    async (width) => {
+      const device = new Device(createReferenceBackend());
+      const sizes = { hidden_size: width, intermediate_size: 256, num_hidden_layers: 12 };
+      const { ours, theirs } = await quantizedTypes(await randomEncoder(device, sizes), TYPES);
+      expect(ours).toEqual(theirs);
+    },
+  );
 });
