@@ -2,8 +2,8 @@
 
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, readFileSync, statSync } from 'node:fs';
-import { constants } from 'node:os';
+import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { constants, hostname } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it, vi } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
@@ -30,11 +30,15 @@ describe.skipIf(problem !== undefined)(
     });
 
     /** Runs the command, which starts mpirun. */
-    async function run(flags: readonly string[]) {
+    async function run(flags: readonly string[], folder = process.env.TMPDIR) {
       const child = spawn(process.execPath, [script, 'train', ...flags, '--transport', 'mpi'], {
         stdio: ['ignore', 'pipe', 'pipe'],
         // koffi is a dependency of a package in which the bundle does not lie.
-        env: { ...process.env, NODE_PATH: `${ROOT}packages/collectives/node_modules` },
+        env: {
+          ...process.env,
+          TMPDIR: folder,
+          NODE_PATH: `${ROOT}packages/collectives/node_modules`,
+        },
       });
       let output = '';
       for (const stream of [child.stdout, child.stderr]) {
@@ -70,10 +74,16 @@ describe.skipIf(problem !== undefined)(
 
     it('what is redirected is plain, though mpirun gives ranks a terminal of its own', async () => {
       const flags = ['--device', 'cpu', '--model', 'nano', '--steps', '1', '--seq', '16'];
-      const { code, output } = await run([...flags, '--ranks', '1']);
-      expect(code).toBe(0);
+      // A file where Open MPI's folder for all jobs would be made.
+      const folder = newFolder();
+      const others = `ompi.${hostname().split('.')[0]}.${process.getuid!()}`;
+      writeFileSync(join(folder, others), '');
+      const { code, output } = await run([...flags, '--ranks', '1'], folder);
+      expect(code, output).toBe(0);
       expect(output).toMatch(/^model {3}nano/m);
       expect(output).not.toContain('\u001b');
+      const left = readdirSync(folder).filter((name) => name.startsWith('shardweave-mpi'));
+      expect(left).toEqual([]);
     });
 
     it('a failure is shown once, with its exit code', async () => {

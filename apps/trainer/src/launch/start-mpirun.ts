@@ -2,6 +2,9 @@
 // one process per rank on this machine. On several hosts mpirun or srun has to start the command.
 
 import { spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { CommandContext } from '../commands/cli-command.js';
 import { SignalError, UsageError } from '../errors.js';
@@ -24,12 +27,15 @@ export async function startMpirun(options: MpirunOptions): Promise<number> {
   interrupt.signal.throwIfAborted();
   // Ranks can't tell whether they reach a terminal: mpirun gives each one of its own.
   const plain = out.isTTY === true ? {} : { NO_COLOR: '1' };
+  // Open MPI 4 keeps the files of all of a user's jobs in one folder, and a job fails whose mpirun
+  // makes that folder in the same moment as another's.
+  const files = mkdtempSync(join(tmpdir(), 'shardweave-mpi-'));
   const child = spawn('mpirun', ['-np', String(ranks), process.execPath, entry, ...args], {
     // A terminal's signals would make it end its ranks within a second, and a broken output at
     // once; so it has a session of its own and writes through this process.
     detached: true,
     stdio: ['pipe', 'pipe', 'pipe'],
-    env: { ...openMpiVariables(), ...process.env, ...plain, [COMMAND_VARIABLE]: '1' },
+    env: { ...openMpiVariables(files), ...process.env, ...plain, [COMMAND_VARIABLE]: '1' },
   });
   child.stdout.setEncoding('utf8').on('data', (text: string) => out.write(text));
   child.stderr.setEncoding('utf8').on('data', (text: string) => err.write(text));
@@ -49,6 +55,7 @@ export async function startMpirun(options: MpirunOptions): Promise<number> {
     });
     child.on('close', (code) => {
       process.off('exit', stop);
+      rmSync(files, { recursive: true, force: true });
       resolve(code === 0 ? 0 : (interrupt.asked?.exitCode ?? code ?? 1));
     });
   });
@@ -77,10 +84,11 @@ export function hearCommand(
 
 /**
  * Makes Open MPI allow what --transport ws allows: more ranks than cores, threads on any core, and
- * a job of the root user.
+ * a job of the root user, whose files lie in a folder of their own.
  */
-function openMpiVariables(): Readonly<Record<string, string>> {
+function openMpiVariables(files: string): Readonly<Record<string, string>> {
   return {
+    OMPI_MCA_orte_tmpdir_base: files,
     OMPI_MCA_rmaps_base_oversubscribe: '1',
     OMPI_MCA_hwloc_base_binding_policy: 'none',
     ...(process.getuid?.() === 0

@@ -2,6 +2,7 @@
 
 import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { bundleProgram } from './bundle-program.js';
@@ -41,6 +42,7 @@ export class MpiProgram implements Disposable {
   /** Runs `worldSize` ranks, which run these programs one after another. */
   async run(worldSize: number, ...names: readonly string[]): Promise<MpirunResult> {
     const results = mkdtempSync(join(this.#folder, 'results-'));
+    const files = mkdtempSync(join(tmpdir(), 'mpi-'));
     const script = join(this.#folder, 'rank.mjs');
     const command = [
       ...mpirunFlags(),
@@ -51,7 +53,8 @@ export class MpiProgram implements Disposable {
       ...names,
     ];
     const child = spawn('mpirun', command, {
-      env: { ...process.env, SHARDWEAVE_RESULTS: results },
+      // Runs at the same time would make Open MPI's folder of files in the same moment, and fail.
+      env: { ...process.env, SHARDWEAVE_RESULTS: results, OMPI_MCA_orte_tmpdir_base: files },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     let output = '';
