@@ -8,7 +8,7 @@ import type { StepMetrics } from '../src/rank/events.js';
 import { type Disturbance, elasticJob, preparedRun } from './support/elastic-job.js';
 import { runLine, tinyFlags, told } from './support/tiny-run.js';
 
-const EVALUATED = '--valid-fraction 0.2 --eval-every 2 --eval-batches 1';
+const EVALUATED = '--valid-fraction 0.2 --eval-every 1 --eval-batches 1';
 const root = newFolder();
 const FLAGS = `${tinyFlags(root)} --cache ${root}/cache --gradient-groups 8 --steps 4 ${EVALUATED}`;
 const DDP = `${FLAGS} --strategy ddp --ranks 2`;
@@ -65,13 +65,16 @@ describe('an elastic job has one hash, and tells the same of its steps, where', 
     expect(job.sizes).toEqual([2, 2]);
   });
 
-  it('the first rank is killed in an evaluation, which is done again', async () => {
-    const job = await jobThatGoesOn([{ when: 'valid loss', what: 'kill', pick: 0 }], { ranks: 3 });
+  it('the first rank is killed before an evaluation has ended, which is done again', async () => {
+    const job = await jobThatGoesOn([{ when: 'loss', what: 'kill' }], { ranks: 3 });
     expect(job.sizes).toEqual([3, 2]);
   });
 
   it('a rank hears nothing of a decision, and ends the step by itself', async () => {
-    const job = await jobThatGoesOn([], { ranks: 3, deaf: { id: 2, step: 3, kill: 1 } });
+    const config = await preparedRun(DDP.replace('--eval-every 1', '--eval-every 4'));
+    const job = await elasticJob(config, [], { ranks: 3, deaf: { id: 2, step: 3, kill: 1 } });
+    const { hash } = await alone;
+    expect(job.hashes.filter(Boolean)).toEqual([hash, hash]);
     expect(job.sizes).toEqual([3, 2]);
     expect(job.numFinished).toBe(1);
   });
