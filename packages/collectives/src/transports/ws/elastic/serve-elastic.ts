@@ -33,8 +33,6 @@ export interface ServeElasticOptions extends CoordinatorOptions, ListenSecurityO
   readonly address?: string;
   /** The port on which it listens. Default: 0, which takes a free one. */
   readonly port?: number;
-  /** Called when the job has changed its phase or its members, with what it is then. */
-  readonly onChange?: (status: CoordinatorStatus) => void;
 }
 
 /** The coordinator of an elastic job. */
@@ -100,16 +98,13 @@ function runOf({ runId }: ServeElasticOptions): { readonly runId?: string } {
 class CoordinatorHall {
   readonly #host: CoordinatorHost<PeerAddress>;
   readonly #sockets = new Map<number, WireSocket>();
-  readonly #onChange: ServeElasticOptions['onChange'];
   readonly #stopBeats: () => void;
-  #known = '';
   #onEmpty = () => {};
 
   constructor(options: ServeElasticOptions) {
     this.#host = new CoordinatorHost(options, systemClock, (to, message) =>
       this.#send(to, message),
     );
-    this.#onChange = options.onChange;
     this.#stopBeats = every(systemClock, BEAT_MS, () => this.#beat());
   }
 
@@ -125,17 +120,18 @@ class CoordinatorHall {
     socket.setHandler({
       onBinary: () => drop('a member sent bytes to the coordinator'),
       onText: (text) => {
+        let said: Said<PeerAddress>;
         try {
-          this.#host.hear(connection, placed(parseSaid(text), from));
+          said = placed(parseSaid(text), from);
         } catch (error) {
           drop((error as Error).message);
+          return;
         }
-        this.#tellChange();
+        this.#host.hear(connection, said);
       },
       onClose: () => {
         this.#sockets.delete(connection);
         this.#host.gone(connection);
-        this.#tellChange();
         if (this.#sockets.size === 0) {
           this.#onEmpty();
         }
@@ -145,7 +141,6 @@ class CoordinatorHall {
 
   async close(reason: string): Promise<void> {
     this.#host.end(reason);
-    this.#tellChange();
     this.#stopBeats();
     if (this.#sockets.size > 0) {
       await new Promise<void>((resolve) => {
@@ -164,7 +159,6 @@ class CoordinatorHall {
     if (message.type === 'fenced' || message.type === 'ended') {
       socket?.close(1000, '');
     }
-    this.#tellChange();
   }
 
   #beat(): void {
@@ -172,14 +166,6 @@ class CoordinatorHall {
       if (socket.unsentBytes < MAX_UNREAD_BYTES) {
         socket.sendText('{"type":"beat"}');
       }
-    }
-  }
-
-  #tellChange(): void {
-    const text = JSON.stringify(this.status);
-    if (text !== this.#known) {
-      this.#known = text;
-      this.#onChange?.(this.status);
     }
   }
 }
