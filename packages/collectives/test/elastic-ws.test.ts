@@ -3,6 +3,7 @@
 
 import { once } from 'node:events';
 import {
+  type Departure,
   type Epoch,
   EpochOverError,
   type JoinElasticOptions,
@@ -131,7 +132,8 @@ it('an epoch has the results of all transports', async () => {
 describe('paths', () => {
   it('a path that is cut between two who both reach the coordinator leaves out the higher id', async () => {
     const links = new ProxiedLinks();
-    const { port } = await serve();
+    const gone: Departure[] = [];
+    const { port } = await serve({ onChange: (change) => gone.push(...change.gone) });
     const fast = { heartbeatMs: 100, silenceMs: 500, linkSilenceMs: 500 };
     const members: Member[] = [];
     for (let own = 0; own < 3; own++) {
@@ -157,6 +159,7 @@ describe('paths', () => {
       expect(value.members.map(({ id }) => id)).toEqual([0, 2]);
       expect(value.left).toEqual([1]);
     }
+    expect(gone).toMatchObject([{ id: 1, how: 'fenced' }]);
     await links.close();
   });
 

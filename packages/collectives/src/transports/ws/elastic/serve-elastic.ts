@@ -35,8 +35,6 @@ export interface ServeElasticOptions extends CoordinatorOptions, ListenSecurityO
   readonly port?: number;
   /** A text of at most 32 KiB that members have as `about`, such as what the job computes. */
   readonly about?: string;
-  /** Called when the job has changed its phase or its members, with what it is then. */
-  readonly onChange?: (status: CoordinatorStatus) => void;
 }
 
 /** The coordinator of an elastic job. */
@@ -107,17 +105,14 @@ function runOf({ runId }: ServeElasticOptions): { readonly runId?: string } {
 class CoordinatorHall {
   readonly #host: CoordinatorHost<PeerAddress>;
   readonly #sockets = new Map<number, WireSocket>();
-  readonly #onChange: ServeElasticOptions['onChange'];
   readonly #about: string | undefined;
   readonly #stopBeats: () => void;
-  #known = '';
   #onEmpty = () => {};
 
   constructor(options: ServeElasticOptions) {
     this.#host = new CoordinatorHost(options, systemClock, (to, message) =>
       this.#send(to, message),
     );
-    this.#onChange = options.onChange;
     this.#about = options.about;
     this.#stopBeats = every(systemClock, BEAT_MS, () => this.#beat());
   }
@@ -134,17 +129,18 @@ class CoordinatorHall {
     socket.setHandler({
       onBinary: () => drop('a member sent bytes to the coordinator'),
       onText: (text) => {
+        let said: Said<PeerAddress>;
         try {
-          this.#host.hear(connection, placed(parseSaid(text), from));
+          said = placed(parseSaid(text), from);
         } catch (error) {
           drop((error as Error).message);
+          return;
         }
-        this.#tellChange();
+        this.#host.hear(connection, said);
       },
       onClose: () => {
         this.#sockets.delete(connection);
         this.#host.gone(connection);
-        this.#tellChange();
         if (this.#sockets.size === 0) {
           this.#onEmpty();
         }
@@ -154,7 +150,6 @@ class CoordinatorHall {
 
   async close(reason: string): Promise<void> {
     this.#host.end(reason);
-    this.#tellChange();
     this.#stopBeats();
     if (this.#sockets.size > 0) {
       await new Promise<void>((resolve) => {
@@ -175,7 +170,6 @@ class CoordinatorHall {
     if (message.type === 'fenced' || message.type === 'ended') {
       socket?.close(1000, '');
     }
-    this.#tellChange();
   }
 
   #beat(): void {
@@ -183,14 +177,6 @@ class CoordinatorHall {
       if (socket.unsentBytes < MAX_UNREAD_BYTES) {
         socket.sendText('{"type":"beat"}');
       }
-    }
-  }
-
-  #tellChange(): void {
-    const text = JSON.stringify(this.status);
-    if (text !== this.#known) {
-      this.#known = text;
-      this.#onChange?.(this.status);
     }
   }
 }
