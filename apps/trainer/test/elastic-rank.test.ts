@@ -109,19 +109,25 @@ describe('a note', () => {
 
   it('comes back as it was, but for figures of layers', () => {
     const note = noteText({
+      isAttached: true,
       proof: 'p',
       undecided: 3,
       place: { ...place, last: { metrics, resources } },
     });
     const { groups: _, ...kept } = metrics;
     const last = { metrics: kept, resources };
-    expect(noteOf({ note })).toEqual({ proof: 'p', undecided: 3, place: { ...place, last } });
+    expect(noteOf({ note })).toEqual({
+      isAttached: true,
+      proof: 'p',
+      undecided: 3,
+      place: { ...place, last },
+    });
   });
 
   it('leaves figures out where there are many', () => {
     const figures = Object.fromEntries(Array.from({ length: 90 }, (_, i) => [`figure-${i}`, i]));
     const last = { metrics: { ...metrics, figures, batchFigures: figures }, resources };
-    const note = noteText({ proof: 'p', place: { ...place, last } });
+    const note = noteText({ isAttached: false, proof: 'p', place: { ...place, last } });
     expect(note.length).toBeLessThan(1000);
     expect(noteOf({ note }).place.last!.metrics).toEqual({ step: 3, loss: Number.NaN });
   });
