@@ -1,6 +1,6 @@
 // Joins a Node process to an elastic job over WebSockets, at any time.
 
-import { systemClock } from '../../../clock.js';
+import { type Clock, systemClock } from '../../../clock.js';
 import { JoinError } from '../../../errors.js';
 import { checkGroupOptions, type GroupOptions } from '../../../group/group-options.js';
 import { ElasticMember, type Member } from '../../../membership/member.js';
@@ -14,6 +14,8 @@ import {
 } from '../../../sockets/listen-security.js';
 import { NodeSockets } from '../../../sockets/node-sockets.js';
 import { RefusalLog } from '../../../sockets/refusal-log.js';
+import type { SocketPlatform } from '../../../sockets/socket-platform.js';
+import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import { NodeHeartbeatSender } from '../heartbeat/node-heartbeat-sender.js';
 import {
   checkJobOptions,
@@ -58,6 +60,19 @@ export interface JoinElasticOptions
   readonly route?: Route;
 }
 
+/** What an elastic job runs on: Node, or a simulator. */
+export interface ElasticPlatform {
+  readonly sockets: SocketPlatform;
+  readonly clock: Clock;
+}
+
+export interface MemberPlatform extends ElasticPlatform {
+  /** See JoinerOptions. Default: five seconds. */
+  readonly proofMs?: number | undefined;
+  /** Signs of life beside the member's own thread; undefined where they come over its links. */
+  startHeartbeats(heartbeatMs: number): HeartbeatSender | undefined;
+}
+
 /** Stands for the rank of a process that speaks to a coordinator, where nobody has a rank. */
 export const NO_RANK = 0xffffffff;
 
@@ -67,39 +82,50 @@ export const NO_RANK = 0xffffffff;
  * and with MembershipError where the job has ended.
  */
 export async function joinElastic(options: JoinElasticOptions): Promise<Member> {
-  const { max, secret, rendezvous, listen = {} } = options;
-  const job = { ...options, rank: 0, worldSize: max, port: rendezvous.port };
-  checkJobOptions(job, { hosts: false });
+  const { max, rendezvous } = options;
+  checkJobOptions({ ...options, rank: 0, worldSize: max, port: rendezvous.port }, { hosts: false });
   checkGroupOptions(options, { rank: 0, worldSize: max, call: 'joinElastic' });
   const refusals = new RefusalLog(options.onRefused);
   const security = securityOf({ ...options, worldSize: max, onRefused: refusals.add });
   const sockets = new NodeSockets(security);
+  return joinElasticOn(options, {
+    sockets,
+    clock: systemClock,
+    proofMs: security.limits?.proofMs,
+    startHeartbeats: (heartbeatMs) =>
+      options.heartbeat === 'link'
+        ? undefined
+        : new NodeHeartbeatSender({ sockets, heartbeatMs, workerUrl: options.heartbeatWorker }),
+  });
+}
+
+/** Joins over these sockets, at this time. */
+export async function joinElasticOn(
+  options: JoinElasticOptions,
+  { sockets, clock, proofMs = PROOF_MS, startHeartbeats }: MemberPlatform,
+): Promise<Member> {
+  const { max, secret, rendezvous, listen = {} } = options;
   const joinerOptions: JoinerOptions = {
-    ...silencesOf(job),
+    ...silencesOf({ ...options, rank: 0, worldSize: max, port: rendezvous.port }),
     rank: NO_RANK,
     worldSize: max,
     attempt: 0,
     run: runDigest(options.runId ?? NO_RUN_ID),
     secret,
-    clock: systemClock,
+    clock,
     rendezvous: { ...rendezvous, isHosted: false },
     schemeTo: (host) => schemeTo(host, options),
     listen,
     onListen: undefined,
-    proofMs: security.limits?.proofMs ?? PROOF_MS,
+    proofMs,
     joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
     route: options.route ?? ((_, to) => to),
   };
-  const { heartbeatMs } = joinerOptions;
-  const sender =
-    options.heartbeat === 'link'
-      ? undefined
-      : new NodeHeartbeatSender({ sockets, heartbeatMs, workerUrl: options.heartbeatWorker });
   const linker = new EpochSockets({
-    groupOptions: options,
+    groupOptions: { ...options, clock },
     options: joinerOptions,
     sockets,
-    sender,
+    sender: startHeartbeats(joinerOptions.heartbeatMs),
   });
   const coordinator = new CoordinatorSocket(joinerOptions, sockets);
   try {

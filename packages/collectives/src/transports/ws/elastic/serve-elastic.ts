@@ -1,7 +1,7 @@
 // The coordinator of an elastic job in a Node process: the launcher's, or one of its own. It is no
 // rank, and computes nothing.
 
-import { every, systemClock } from '../../../clock.js';
+import { type Clock, every, systemClock } from '../../../clock.js';
 import { JoinError } from '../../../errors.js';
 import { CoordinatorHost } from '../../../membership/coordinator-host.js';
 import type {
@@ -20,7 +20,7 @@ import type { WireSocket } from '../../../sockets/wire-socket.js';
 import { checkJobOptions, NO_RUN_ID } from '../join/job-options.js';
 import type { PeerAddress } from '../join/rendezvous-messages.js';
 import { BEAT_MS } from './coordinator-socket.js';
-import { NO_RANK } from './join-elastic.js';
+import { type ElasticPlatform, NO_RANK } from './join-elastic.js';
 import { MAX_MEMBERS, parseSaid } from './parse-membership-message.js';
 
 /** The options of `serveElastic`: who may be in the job, and where its members meet. */
@@ -50,17 +50,24 @@ const MAX_UNREAD_BYTES = 1024;
  * Resolves when it listens, and rejects with JoinError where it can't. It goes on until `close`.
  */
 export async function serveElastic(options: ServeElasticOptions): Promise<ElasticServer> {
-  const { min, max, secret, address: host = LOOPBACK, port = 0 } = options;
+  const { min, max, secret, port = 0 } = options;
   checkJobOptions({ secret, rank: 0, worldSize: max, port, ...runOf(options) }, { hosts: true });
-  const fail = (message: string) => new JoinError({ rank: 0, worldSize: max }, message);
   if (!Number.isInteger(min) || min < 1 || min > max || max > MAX_MEMBERS) {
-    throw fail(`expected 1 <= min <= max <= ${MAX_MEMBERS}, got min ${min} and max ${max}.`);
+    const what = `expected 1 <= min <= max <= ${MAX_MEMBERS}, got min ${min} and max ${max}.`;
+    throw new JoinError({ rank: 0, worldSize: max }, what);
   }
   const refusals = new RefusalLog(options.onRefused);
-  const hall = new CoordinatorHall(options);
-  const sockets = new NodeSockets(
-    securityOf({ ...options, worldSize: max, onRefused: refusals.add }),
-  );
+  const security = securityOf({ ...options, worldSize: max, onRefused: refusals.add });
+  return serveElasticOn(options, { sockets: new NodeSockets(security), clock: systemClock });
+}
+
+/** Listens on these sockets, at this time. */
+export async function serveElasticOn(
+  options: ServeElasticOptions,
+  { sockets, clock }: ElasticPlatform,
+): Promise<ElasticServer> {
+  const { max, address: host = LOOPBACK, port = 0 } = options;
+  const hall = new CoordinatorHall(options, clock);
   const run = runDigest(options.runId ?? NO_RUN_ID);
   const refusalOf = (hello: Hello): string | undefined => {
     if (!isSameRun(hello.run, run)) {
@@ -74,9 +81,10 @@ export async function serveElastic(options: ServeElasticOptions): Promise<Elasti
   let listener: SocketListener;
   try {
     const onPeer = (_: Hello, socket: WireSocket, from: string) => hall.welcome(socket, from);
-    listener = await sockets.listen({ host, port, refusalOf, onPeer });
+    listener = await sockets.listen!({ host, port, refusalOf, onPeer });
   } catch (error) {
-    throw fail((error as Error).message);
+    hall.stop();
+    throw new JoinError({ rank: 0, worldSize: max }, (error as Error).message);
   }
   return {
     port: listener.port,
@@ -98,14 +106,15 @@ function runOf({ runId }: ServeElasticOptions): { readonly runId?: string } {
 class CoordinatorHall {
   readonly #host: CoordinatorHost<PeerAddress>;
   readonly #sockets = new Map<number, WireSocket>();
-  readonly #stopBeats: () => void;
+  readonly #clock: Clock;
+  /** Sends no further sign of life. */
+  readonly stop: () => void;
   #onEmpty = () => {};
 
-  constructor(options: ServeElasticOptions) {
-    this.#host = new CoordinatorHost(options, systemClock, (to, message) =>
-      this.#send(to, message),
-    );
-    this.#stopBeats = every(systemClock, BEAT_MS, () => this.#beat());
+  constructor(options: ServeElasticOptions, clock: Clock) {
+    this.#host = new CoordinatorHost(options, clock, (to, message) => this.#send(to, message));
+    this.#clock = clock;
+    this.stop = every(clock, BEAT_MS, () => this.#beat());
   }
 
   get status(): CoordinatorStatus {
@@ -141,11 +150,14 @@ class CoordinatorHall {
 
   async close(reason: string): Promise<void> {
     this.#host.end(reason);
-    this.#stopBeats();
+    this.stop();
     if (this.#sockets.size > 0) {
       await new Promise<void>((resolve) => {
-        this.#onEmpty = resolve;
-        setTimeout(resolve, BEAT_MS).unref();
+        const stopTimer = this.#clock.setTimer(BEAT_MS, resolve);
+        this.#onEmpty = () => {
+          stopTimer();
+          resolve();
+        };
       });
     }
     for (const socket of this.#sockets.values()) {
