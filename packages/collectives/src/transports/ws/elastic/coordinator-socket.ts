@@ -133,7 +133,7 @@ export class CoordinatorSocket implements CoordinatorLink<PeerAddress> {
     }
   }
 
-  /** Lets the heartbeat worker beat, as the member of this id, in place of an earlier connection. */
+  /** Lets the heartbeat worker beat as the member of this id, in place of an older connection. */
   async #beat(id: number): Promise<void> {
     const sender = this.#sender;
     if (sender === undefined) {
