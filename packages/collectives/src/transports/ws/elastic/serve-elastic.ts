@@ -20,8 +20,8 @@ import type { WireSocket } from '../../../sockets/wire-socket.js';
 import { checkJobOptions, NO_RUN_ID } from '../join/job-options.js';
 import type { PeerAddress } from '../join/rendezvous-messages.js';
 import { BEAT_MS } from './coordinator-socket.js';
-import { NO_RANK } from './join-elastic.js';
-import { MAX_MEMBERS, parseSaid } from './parse-membership-message.js';
+import { ANY_MAX, NO_RANK } from './join-elastic.js';
+import { MAX_ABOUT_BYTES, MAX_MEMBERS, parseSaid } from './parse-membership-message.js';
 
 /** The options of `serveElastic`: who may be in the job, and where its members meet. */
 export interface ServeElasticOptions extends CoordinatorOptions, ListenSecurityOptions {
@@ -33,8 +33,8 @@ export interface ServeElasticOptions extends CoordinatorOptions, ListenSecurityO
   readonly address?: string;
   /** The port on which it listens. Default: 0, which takes a free one. */
   readonly port?: number;
-  /** Called when the job has changed its phase or its members, with what it is then. */
-  readonly onChange?: (status: CoordinatorStatus) => void;
+  /** A text of at most 32 KiB that members have as `about`, such as what the job computes. */
+  readonly about?: string;
 }
 
 /** The coordinator of an elastic job. */
@@ -58,6 +58,10 @@ export async function serveElastic(options: ServeElasticOptions): Promise<Elasti
   if (!Number.isInteger(min) || min < 1 || min > max || max > MAX_MEMBERS) {
     throw fail(`expected 1 <= min <= max <= ${MAX_MEMBERS}, got min ${min} and max ${max}.`);
   }
+  const aboutBytes = new TextEncoder().encode(options.about).byteLength;
+  if (aboutBytes > MAX_ABOUT_BYTES) {
+    throw fail(`about has at most ${MAX_ABOUT_BYTES} bytes, got ${aboutBytes}.`);
+  }
   const refusals = new RefusalLog(options.onRefused);
   const hall = new CoordinatorHall(options);
   const sockets = new NodeSockets(
@@ -71,7 +75,8 @@ export async function serveElastic(options: ServeElasticOptions): Promise<Elasti
     if (hello.role !== 'rendezvous' || hello.rank !== NO_RANK) {
       return 'this job is elastic: join it by joinElastic';
     }
-    return hello.worldSize === max ? undefined : `max is ${max} here, not ${hello.worldSize}`;
+    const isMeant = hello.worldSize === max || hello.worldSize === ANY_MAX;
+    return isMeant ? undefined : `max is ${max} here, not ${hello.worldSize}`;
   };
   let listener: SocketListener;
   try {
@@ -100,16 +105,15 @@ function runOf({ runId }: ServeElasticOptions): { readonly runId?: string } {
 class CoordinatorHall {
   readonly #host: CoordinatorHost<PeerAddress>;
   readonly #sockets = new Map<number, WireSocket>();
-  readonly #onChange: ServeElasticOptions['onChange'];
+  readonly #about: string | undefined;
   readonly #stopBeats: () => void;
-  #known = '';
   #onEmpty = () => {};
 
   constructor(options: ServeElasticOptions) {
     this.#host = new CoordinatorHost(options, systemClock, (to, message) =>
       this.#send(to, message),
     );
-    this.#onChange = options.onChange;
+    this.#about = options.about;
     this.#stopBeats = every(systemClock, BEAT_MS, () => this.#beat());
   }
 
@@ -125,17 +129,18 @@ class CoordinatorHall {
     socket.setHandler({
       onBinary: () => drop('a member sent bytes to the coordinator'),
       onText: (text) => {
+        let said: Said<PeerAddress>;
         try {
-          this.#host.hear(connection, placed(parseSaid(text), from));
+          said = placed(parseSaid(text), from);
         } catch (error) {
           drop((error as Error).message);
+          return;
         }
-        this.#tellChange();
+        this.#host.hear(connection, said);
       },
       onClose: () => {
         this.#sockets.delete(connection);
         this.#host.gone(connection);
-        this.#tellChange();
         if (this.#sockets.size === 0) {
           this.#onEmpty();
         }
@@ -145,7 +150,6 @@ class CoordinatorHall {
 
   async close(reason: string): Promise<void> {
     this.#host.end(reason);
-    this.#tellChange();
     this.#stopBeats();
     if (this.#sockets.size > 0) {
       await new Promise<void>((resolve) => {
@@ -160,11 +164,12 @@ class CoordinatorHall {
 
   #send(to: number, message: Told<PeerAddress>): void {
     const socket = this.#sockets.get(to);
-    socket?.sendText(JSON.stringify(message));
+    const isWelcome = message.type === 'welcome';
+    const told = isWelcome ? { ...message, about: this.#about } : message;
+    socket?.sendText(JSON.stringify(told));
     if (message.type === 'fenced' || message.type === 'ended') {
       socket?.close(1000, '');
     }
-    this.#tellChange();
   }
 
   #beat(): void {
@@ -172,14 +177,6 @@ class CoordinatorHall {
       if (socket.unsentBytes < MAX_UNREAD_BYTES) {
         socket.sendText('{"type":"beat"}');
       }
-    }
-  }
-
-  #tellChange(): void {
-    const text = JSON.stringify(this.status);
-    if (text !== this.#known) {
-      this.#known = text;
-      this.#onChange?.(this.status);
     }
   }
 }
