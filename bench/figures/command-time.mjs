@@ -1,5 +1,5 @@
-// The processor time of a command with all processes that it starts, each of which writes its own at
-// its end where whoever started it looks.
+// The processor time of a command with all processes that it starts, each of which writes its own
+// at its end where whoever started it looks.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
