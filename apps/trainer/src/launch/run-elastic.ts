@@ -3,7 +3,11 @@
 // hears of a step twice it tells once.
 
 import { randomBytes } from 'node:crypto';
-import { type CoordinatorChange, serveElastic } from '@shardweave/collectives/elastic';
+import {
+  type CoordinatorChange,
+  type Departure,
+  serveElastic,
+} from '@shardweave/collectives/elastic';
 import type { MembersTold, RankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
 import type { ElasticPlace } from './messages.js';
@@ -178,32 +182,35 @@ class ElasticRanks {
   }
 }
 
-/** Who has come and gone since the epoch before, of which a line is told when the next one runs. */
+/** What is told of each epoch but the first one: who is new in it, and who is not in it any more. */
 class MemberChanges {
-  #came = 0;
-  #left = 0;
-  #reasons: string[] = [];
+  readonly #gone = new Map<number, Departure>();
   #epoch = 0;
+  #members: readonly number[] = [];
 
   /** What is to be told; undefined while no other epoch runs, and for the first one. */
-  add({ phase, epoch, members, step, came, gone }: CoordinatorChange): MembersTold | undefined {
-    this.#came += came.length;
-    this.#left += gone.filter(({ how }) => how === 'left').length;
-    this.#reasons.push(...gone.flatMap(({ how, reason }) => (how === 'left' ? [] : [reason])));
+  add({ phase, epoch, members, step, gone }: CoordinatorChange): MembersTold | undefined {
+    for (const departure of gone) {
+      this.#gone.set(departure.id, departure);
+    }
     if (phase !== 'running' || epoch === this.#epoch) {
       return undefined;
     }
+    const before = this.#members;
     const isFirst = this.#epoch === 0;
-    const [cameSince, left, reasons] = [this.#came, this.#left, this.#reasons];
-    this.#came = 0;
-    this.#left = 0;
-    this.#reasons = [];
+    this.#members = members;
     this.#epoch = epoch;
-    return isFirst
-      ? undefined
-      : {
-          ...{ epoch, ranks: members.length, step: step ?? 0, came: cameSince, left, reasons },
-          lost: reasons.length,
-        };
+    const departures = before
+      .filter((id) => !members.includes(id))
+      .map((id) => this.#gone.get(id) ?? { how: 'lost', reason: 'it has gone' });
+    const lost = departures.filter(({ how }) => how !== 'left');
+    const told = {
+      ...{ epoch, ranks: members.length, step: step ?? 0 },
+      came: members.filter((id) => !before.includes(id)).length,
+      left: departures.length - lost.length,
+      lost: lost.length,
+      reasons: lost.map(({ reason }) => reason),
+    };
+    return isFirst ? undefined : told;
   }
 }

@@ -173,13 +173,12 @@ class ElasticRank {
   }
 
   async run(): Promise<Reached | undefined> {
-    const { member, signal, wrapUp, lead } = this.#options;
+    const { signal, wrapUp, lead } = this.#options;
     this.#place = (await lead?.begin(this.#opened)) ?? this.#place;
     for (;;) {
       signal.throwIfAborted();
       try {
-        const epoch = await member.reform({ step: this.#place.step, note: this.#note() });
-        const reached = await this.#inEpoch(epoch);
+        const reached = await this.#inEpoch(await this.#reform());
         if (reached !== undefined && reached.early !== 'asked') {
           return reached;
         }
@@ -189,8 +188,8 @@ class ElasticRank {
       } catch (error) {
         if (!isEpochOver(error)) {
           // Those that have ended leave, and then there may be too few for another epoch.
-          const isLate = error instanceof MembershipError && this.#ended !== undefined;
-          if (isLate) {
+          const isOver = this.#ended !== undefined || this.#isLeaving;
+          if (isOver && error instanceof MembershipError) {
             return this.#ended;
           }
           throw error;
@@ -200,6 +199,25 @@ class ElasticRank {
         this.#unwrap();
       }
     }
+  }
+
+  /** Waits for the next epoch, or leaves where this rank is asked to meanwhile. */
+  async #reform(): Promise<Epoch> {
+    const { member, wrapUp } = this.#options;
+    const leave = () => void (this.#isLeaving && member.leave());
+    wrapUp.addEventListener('abort', leave, { once: true });
+    try {
+      leave();
+      return await member.reform({ step: this.#place.step, note: this.#note() });
+    } finally {
+      wrapUp.removeEventListener('abort', leave);
+    }
+  }
+
+  /** Whether this rank leaves and the job goes on. */
+  get #isLeaving(): boolean {
+    const { lead, wrapUp } = this.#options;
+    return wrapUp.aborted && lead === undefined;
   }
 
   /** Frees what the rank has on the device. */
@@ -332,13 +350,12 @@ class ElasticRank {
   }
 
   #train({ config, groups, strategy, step, watch }: AtWork): Promise<Reached> {
-    const { device, emit, signal, lead, wrapUp, onUpdated } = this.#options;
+    const { device, emit, signal, lead, onUpdated } = this.#options;
     const { data, numericClass, asked } = this.#opened;
     const { gather: group } = groups;
     const { rank } = group;
     const { last, isTold, ...from } = this.#place;
     const tell: EmitRankEvent = (event) => rank === 0 && emit(event);
-    const isLeaving = () => wrapUp.aborted && lead === undefined;
     const valid = data.valid && dealtRows(data.valid, config);
     if (last !== undefined && isTold) {
       tell({ type: 'step', ...last }); // whoever was to tell it may be gone
@@ -372,7 +389,7 @@ class ElasticRank {
         runStep: async (stepIndex, lr) => {
           watch.begin(stepIndex);
           const outcome = await step.run(stepIndex, lr);
-          this.#isStopping = outcome.stop === 'end' || (outcome.stop === 'stop' && isLeaving());
+          this.#isStopping = outcome.stop === 'end' || (outcome.stop === 'stop' && this.#isLeaving);
           return outcome;
         },
         evaluate:
