@@ -5,7 +5,7 @@
 
 import { PeerFailedError, type ProcessGroup } from '@shardweave/collectives';
 import { Module, resetParameters } from '@shardweave/nn';
-import { HELD, type HeldBy, requireModule } from '@shardweave/nn/flat';
+import { dealtGroups, HELD, type HeldBy, requireModule } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpError } from './errors.js';
@@ -153,11 +153,15 @@ export class FullyShardedDataParallel<
   /**
    * With gradientGroups, the group that each of a step's calls runs on this rank, in order;
    * undefined stands for an empty call, of no rows, which takes part and gives nothing. All ranks
-   * make as many: 8 groups over 3 ranks are 0, 3, 6 and 1, 4, 7 and 2, 5, undefined.
+   * make as many: 8 groups over 3 ranks are 0, 3, 6 and 1, 4, 7 and 2, 5, undefined, and with
+   * `shardTrained: false` 0, 1, 2 and 3, 4, 5 and 6, 7, undefined.
    */
   get groupCalls(): readonly (number | undefined)[] {
-    const { gradientGroups } = this.#instance.options;
-    return gradientGroups === undefined ? [] : groupCalls(gradientGroups, this.processGroup);
+    const { gradientGroups, shardTrained } = this.#instance.options;
+    if (gradientGroups === undefined) {
+      return [];
+    }
+    return (shardTrained ? groupCalls : dealtGroups)(gradientGroups, this.processGroup);
   }
 
   /** This instance and those nested below it, outer first. */

@@ -17,7 +17,7 @@ import { openLinks } from '../unit/unit-links.js';
 import { agreeOnInstances } from './agree-on-instances.js';
 import { callQueuesOf } from './collective-call.js';
 import { FsdpTree } from './fsdp-tree.js';
-import { ownParameters, requireEachInOneUnit } from './own-parameters.js';
+import { ownParameters, requireEachInOneUnit, requireStillFrozen } from './own-parameters.js';
 import { planUnits } from './plan-units.js';
 import { abortAlone } from './rank-failure.js';
 import { requireOneDeal } from './require-one-deal.js';
@@ -131,6 +131,7 @@ export class Instance implements TreeInstance {
   async elect(): Promise<Tree> {
     requireEachInOneUnit(this);
     const instances = this.instances();
+    requireStillFrozen(instances);
     for (const steps of homeStepsOf(instances)) {
       await steps.rest(); // a step in which a store failed is finished before anything is read
     }
