@@ -85,8 +85,14 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     return this.#pass !== undefined;
   }
 
-  /** Notes that a forward begins that is inside no other. */
+  /**
+   * Notes that a forward begins that is inside no other.
+   * @throws {StateError} where frozen parameters are to be loaded first
+   */
   beginForward(instance: Instance): void {
+    for (const { values } of this.units) {
+      values.requireLoaded();
+    }
     this.outermost = instance;
     this.#hasGathered = false;
     for (const each of this.instances) {

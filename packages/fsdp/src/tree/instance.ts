@@ -6,7 +6,7 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Module } from '@shardweave/nn';
 import type { StoredModel } from '@shardweave/nn/flat';
-import type { Pass } from '@shardweave/tensor-core';
+import type { Pass, Tensor } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
 import { CallQueue } from '../ranks/call-queue.js';
 import type { ResolvedFsdpOptions } from '../resolve-options.js';
@@ -45,6 +45,8 @@ export class Instance implements TreeInstance {
   readonly options: ResolvedFsdpOptions;
   readonly units: readonly ShardedUnit[];
   readonly shared: SharedParameters<Instance>;
+  /** What its forwards have returned, which may be an input of its next one. */
+  readonly outputs = new WeakSet<Tensor>();
   readonly activity = new StateMachine((...refused) => this.stateError(...refused));
   #tree: Tree | undefined;
   #stored: StoredModel | undefined;

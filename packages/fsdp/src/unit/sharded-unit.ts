@@ -50,6 +50,8 @@ export class ShardedUnit {
   readonly layout: ShardLayout;
   /** Which shard of the layout is this rank's. */
   readonly shardIndex: number;
+  /** Whether some of it was trained when it was wrapped. */
+  readonly isTrained: boolean;
   /** Whether every rank of the group has all of it, and gradients are added up by all-reduces. */
   readonly isWhole: boolean;
   /** This rank's shard, and the whole parameter while it is gathered. */
@@ -79,7 +81,8 @@ export class ShardedUnit {
         `fsdp: expected only trained or only frozen parameters in flat parameter '${name}' with shardTrained: false, got '${trained[0]!.path}' and the frozen '${frozen.path}'. Make a group for each.`,
       );
     }
-    this.isWhole = !shardTrained && trained.length > 0 && group.worldSize > 1;
+    this.isTrained = trained.length > 0;
+    this.isWhole = !shardTrained && this.isTrained && group.worldSize > 1;
     const [rank, worldSize] = this.isWhole ? [0, 1] : [group.rank, group.worldSize];
     this.shardIndex = rank;
     const leaves = parameters.map(({ tensor }) => tensor);
