@@ -1,5 +1,10 @@
 export { EpochOverError } from './errors.js';
-export type { CoordinatorOptions, CoordinatorStatus } from './membership/coordinator-options.js';
+export type {
+  CoordinatorChange,
+  CoordinatorOptions,
+  CoordinatorStatus,
+  Departure,
+} from './membership/coordinator-options.js';
 export type { Epoch, EpochMember, Member } from './membership/member.js';
 export { MembershipError } from './membership/membership-error.js';
 export type { MemberEdge } from './membership/messages.js';

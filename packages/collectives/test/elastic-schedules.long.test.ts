@@ -6,10 +6,10 @@ import type { ReduceHook } from '@shardweave/collectives';
 import { createSimulationResources, SeededRandom } from '@shardweave/collectives/testing';
 import { expect, it } from 'vitest';
 import type { Clock } from '../src/clock.js';
-import { EpochOverError } from '../src/errors.js';
-import type { Epoch, Member } from '../src/membership/member.js';
+import type { Epoch } from '../src/membership/member.js';
 import { VirtualTime } from '../src/testing/simulator/virtual-time.js';
 import { MemoryElasticJob } from '../src/transports/memory-elastic.js';
+import { CountingMember, StepStates } from './support/counting-member.js';
 
 const NUM_SCHEDULES = Number(process.env.SHARDWEAVE_ELASTIC_SCHEDULES ?? 200);
 const MAX_EVENTS = 200_000;
@@ -29,9 +29,8 @@ class Schedule {
   readonly #random: SeededRandom;
   readonly #time = new VirtualTime();
   readonly #job: MemoryElasticJob;
-  readonly #living = new Set<Worker>();
-  /** The state after each step. */
-  readonly states = new Map<number, number>();
+  readonly #living = new Set<CountingMember>();
+  readonly states = new StepStates();
   readonly errors: string[] = [];
   numLosses = 0;
 
@@ -91,74 +90,19 @@ class Schedule {
   }
 
   async #work(): Promise<void> {
-    const member = await this.#job.join();
-    const worker = new Worker(member, this);
+    const worker = new CountingMember(await this.#job.join(), {
+      done: (_, step, state) => this.states.add(step, state),
+      pause: () => this.#time.sleep(PAUSE_MS),
+    });
     this.#living.add(worker);
     try {
-      await worker.run(this.#time);
+      await worker.run();
     } catch (error) {
       if (!worker.isOver) {
         this.#living.delete(worker);
         throw error;
       }
     }
-  }
-
-  done(step: number, state: number): void {
-    expect(this.states.get(step) ?? state).toBe(state);
-    this.states.set(step, state);
-  }
-}
-
-class Worker {
-  readonly member: Member;
-  epoch: Epoch | undefined;
-  isOver = false;
-  readonly #schedule: Schedule;
-  #step = 0;
-  #state = 1;
-
-  constructor(member: Member, schedule: Schedule) {
-    this.member = member;
-    this.#schedule = schedule;
-  }
-
-  async run(time: VirtualTime): Promise<void> {
-    let isStopped = true;
-    while (!this.isOver) {
-      try {
-        if (isStopped) {
-          this.epoch = await this.member.reform({ step: this.#step });
-          await this.#copyState(this.epoch);
-        }
-        isStopped = await this.#doStep(this.epoch!);
-        await time.sleep(PAUSE_MS);
-      } catch (error) {
-        if (!(error instanceof EpochOverError)) {
-          throw error;
-        }
-        isStopped = true;
-      }
-    }
-  }
-
-  async #doStep({ group }: Epoch): Promise<boolean> {
-    const own = Int32Array.of(this.member.isChangeDue ? 1 : 0, this.#step, -this.#step);
-    const most = new Int32Array(3);
-    const options = { dtype: 'i32', op: 'max' } as const;
-    await group.allReduce(new Uint8Array(own.buffer), new Uint8Array(most.buffer), options);
-    expect([most[1], 0 - most[2]!]).toEqual([this.#step, this.#step]);
-    this.#state = (this.#state * 31 + this.#step) % 65_521;
-    this.#step++;
-    this.#schedule.done(this.#step, this.#state);
-    return most[0] === 1;
-  }
-
-  async #copyState({ group, source, step }: Epoch): Promise<void> {
-    const state = Int32Array.of(this.#state);
-    await group.broadcast(new Uint8Array(state.buffer), { root: source });
-    this.#state = state[0]!;
-    this.#step = step;
   }
 }
 
@@ -180,13 +124,12 @@ it(`each step has one state through ${NUM_SCHEDULES} schedules`, { timeout: 600_
       numEnded++;
       continue;
     }
-    const steps = [...schedule.states.keys()];
-    expect(steps.length, what).toBe(Math.max(...steps));
+    schedule.states.check();
     const numWorking = Math.min(5, schedule.numLiving);
     const newest = Math.max(...epochs.map(({ number }) => number));
     const working = epochs.filter(({ number }) => number === newest);
     expect(working.length, what).toBe(numWorking);
-    numSteps += steps.length;
+    numSteps += schedule.states.numSteps;
     numLosses += schedule.numLosses;
   }
   const ended = `${numEnded} ended`;

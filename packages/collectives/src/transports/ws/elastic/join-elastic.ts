@@ -1,6 +1,6 @@
 // Joins a Node process to an elastic job over WebSockets, at any time.
 
-import { systemClock } from '../../../clock.js';
+import { type Clock, systemClock } from '../../../clock.js';
 import { JoinError } from '../../../errors.js';
 import { checkGroupOptions, type GroupOptions } from '../../../group/group-options.js';
 import { ElasticMember, type Member } from '../../../membership/member.js';
@@ -14,6 +14,8 @@ import {
 } from '../../../sockets/listen-security.js';
 import { NodeSockets } from '../../../sockets/node-sockets.js';
 import { RefusalLog } from '../../../sockets/refusal-log.js';
+import type { SocketPlatform } from '../../../sockets/socket-platform.js';
+import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import { NodeHeartbeatSender } from '../heartbeat/node-heartbeat-sender.js';
 import {
   checkJobOptions,
@@ -47,8 +49,8 @@ export interface JoinElasticOptions
     > {
   /** Where `serveElastic` listens. */
   readonly rendezvous: HostPort;
-  /** The most members of an epoch; the same as the coordinator's. */
-  readonly max: number;
+  /** The most members of an epoch; the same as the coordinator's. Default: whatever that says. */
+  readonly max?: number | undefined;
   /** The address at which this process listens for the others. Default: a free port. */
   readonly listen?: ListenWish;
   /**
@@ -56,6 +58,25 @@ export interface JoinElasticOptions
    * forwarded port, or a test's proxy.
    */
   readonly route?: Route;
+}
+
+/** The number of members for which strangers are limited where `max` is not known. */
+const USUAL_MAX = 64;
+
+/** Stands for `max` where a process takes whatever the coordinator says. */
+export const ANY_MAX = 0;
+
+/** What an elastic job runs on: Node, or a simulator. */
+export interface ElasticPlatform {
+  readonly sockets: SocketPlatform;
+  readonly clock: Clock;
+}
+
+export interface MemberPlatform extends ElasticPlatform {
+  /** See JoinerOptions. Default: five seconds. */
+  readonly proofMs?: number | undefined;
+  /** Signs of life beside the member's own thread; undefined where they come over its links. */
+  startHeartbeats(heartbeatMs: number): HeartbeatSender | undefined;
 }
 
 /** Stands for the rank of a process that speaks to a coordinator, where nobody has a rank. */
@@ -67,46 +88,60 @@ export const NO_RANK = 0xffffffff;
  * and with MembershipError where the job has ended.
  */
 export async function joinElastic(options: JoinElasticOptions): Promise<Member> {
-  const { max, secret, rendezvous, listen = {} } = options;
-  const job = { ...options, rank: 0, worldSize: max, port: rendezvous.port };
+  const { max, rendezvous } = options;
+  const job = { ...options, rank: 0, worldSize: max ?? 1, port: rendezvous.port };
   checkJobOptions(job, { hosts: false });
-  checkGroupOptions(options, { rank: 0, worldSize: max, call: 'joinElastic' });
+  checkGroupOptions(options, { rank: 0, worldSize: job.worldSize, call: 'joinElastic' });
   const refusals = new RefusalLog(options.onRefused);
-  const security = securityOf({ ...options, worldSize: max, onRefused: refusals.add });
+  const worldSize = max ?? USUAL_MAX;
+  const security = securityOf({ ...options, worldSize, onRefused: refusals.add });
   const sockets = new NodeSockets(security);
+  return joinElasticOn(options, {
+    sockets,
+    clock: systemClock,
+    proofMs: security.limits?.proofMs,
+    startHeartbeats: (heartbeatMs) =>
+      options.heartbeat === 'link'
+        ? undefined
+        : new NodeHeartbeatSender({ sockets, heartbeatMs, workerUrl: options.heartbeatWorker }),
+  });
+}
+
+/** Joins over these sockets, at this time. */
+export async function joinElasticOn(
+  options: JoinElasticOptions,
+  { sockets, clock, proofMs = PROOF_MS, startHeartbeats }: MemberPlatform,
+): Promise<Member> {
+  const { max, secret, rendezvous, listen = {} } = options;
   const joinerOptions: JoinerOptions = {
-    ...silencesOf(job),
+    ...silencesOf({ ...options, rank: 0, worldSize: max ?? 1, port: rendezvous.port }),
     rank: NO_RANK,
-    worldSize: max,
+    worldSize: max ?? ANY_MAX,
     attempt: 0,
     run: runDigest(options.runId ?? NO_RUN_ID),
     secret,
-    clock: systemClock,
+    clock,
     rendezvous: { ...rendezvous, isHosted: false },
     schemeTo: (host) => schemeTo(host, options),
     listen,
     onListen: undefined,
-    proofMs: security.limits?.proofMs ?? PROOF_MS,
+    proofMs,
     joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
     route: options.route ?? ((_, to) => to),
   };
-  const { heartbeatMs } = joinerOptions;
-  const sender =
-    options.heartbeat === 'link'
-      ? undefined
-      : new NodeHeartbeatSender({ sockets, heartbeatMs, workerUrl: options.heartbeatWorker });
+  const sender = startHeartbeats(joinerOptions.heartbeatMs);
   const linker = new EpochSockets({
-    groupOptions: options,
+    groupOptions: { ...options, clock },
     options: joinerOptions,
     sockets,
     sender,
   });
-  const coordinator = new CoordinatorSocket(joinerOptions, sockets);
+  const coordinator = new CoordinatorSocket(joinerOptions, sockets, sender);
   try {
     const { socket, localHost } = await coordinator.open();
     await linker.listen(listen.host ?? localHost ?? LOOPBACK).catch((error: Error) => {
       socket.terminate();
-      throw new JoinError({ rank: 0, worldSize: max }, error.message);
+      throw new JoinError({ rank: 0, worldSize: max ?? USUAL_MAX }, error.message);
     });
     await coordinator.enter(socket);
     const member = new ElasticMember(coordinator, linker);
