@@ -103,8 +103,10 @@ it('the examples of --help do what they say', async () => {
   uploads.accounts.set('secret', { name: 'me' });
   const env = { HF_ENDPOINT: hub.endpoint, HF_TOKEN: 'secret', HF_HUB_OFFLINE: '' };
   let numRun = 0;
-  // A dashboard serves until somebody ends it; dashboard-dir.test.ts starts one.
-  const ending = COMMANDS.filter(({ name }) => name !== 'plan' && name !== 'dashboard');
+  // A dashboard serves until somebody ends it, and a rank joins what another command leads:
+  // dashboard-dir.test.ts and elastic-run.test.ts start them.
+  const others = ['plan', 'dashboard', 'join'];
+  const ending = COMMANDS.filter(({ name }) => !others.includes(name));
   for (const { name, load } of ending) {
     for (const { line } of (await load()).examples) {
       const { code, out, err } = await runCli(small(line), { input: 'Hi\n', entry, env });

@@ -80,7 +80,7 @@ async function untilOver({ group }: Epoch): Promise<never> {
 
 describe('an elastic job over sockets', () => {
   it('forms, goes on without who leaves, and takes a newcomer in', async () => {
-    const { port } = await serve();
+    const { port } = await serve({ about: 'lr 0.1' });
     const members = await Promise.all([join(port), join(port), join(port)]);
     const first = await begin(members);
     expect(first.map(({ group }) => group.id)).toEqual(Array(3).fill('world@1'));
@@ -99,7 +99,8 @@ describe('an elastic job over sockets', () => {
     expect(second[0]).toMatchObject({ number: 2, left: [gone.id], joined: [], step: 5 });
     expect(await sums(second)).toEqual([3, 3]);
 
-    const newcomer = await join(port);
+    const newcomer = await join(port, { max: undefined }); // whatever it is
+    expect([gone, newcomer].map(({ about }) => about)).toEqual(['lr 0.1', 'lr 0.1']);
     const entering = newcomer.reform({ step: 0 });
     while (!staying.every(({ isChangeDue }) => isChangeDue)) {
       await sums(second);
@@ -233,6 +234,7 @@ describe('who is refused', () => {
     [{ min: 5 }, /min 5 and max 4/],
     [{ max: 5000 }, /max 5000/],
     [{ secret: 'short' }, /at least 16 characters/],
+    [{ about: 'x'.repeat(40_000) }, /about has at most 32768 bytes, got 40000/],
   ])('a coordinator with %j', async (options, message) => {
     await expect(serve(options)).rejects.toThrow(message);
   });

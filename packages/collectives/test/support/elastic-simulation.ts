@@ -55,6 +55,12 @@ interface Worker {
   workedIn: number;
 }
 
+interface CoordinatorProcess {
+  readonly sockets: SimulatedSockets;
+  /** Absent until it listens. */
+  server?: ElasticServer;
+}
+
 export class ElasticSimulation {
   readonly #random: SeededRandom;
   readonly #time = new VirtualTime();
@@ -65,7 +71,7 @@ export class ElasticSimulation {
   readonly #size: { readonly min: number; readonly max: number };
   readonly #heartbeat: 'worker' | 'link';
   readonly #workers: Worker[] = [];
-  #coordinator: { readonly sockets: SimulatedSockets; server?: ElasticServer };
+  #coordinator: CoordinatorProcess;
   /** Whether the job may end though somebody lives who has its state. */
   #mayEnd = false;
   #problem: Error | undefined;
@@ -113,9 +119,9 @@ export class ElasticSimulation {
     return this.#workers.filter(({ sockets, hasEnded }) => !sockets.process.isDead && !hasEnded);
   }
 
-  #serve(begin: 'new' | 'again'): ElasticSimulation['#coordinator'] {
+  #serve(begin: 'new' | 'again'): CoordinatorProcess {
     const sockets = this.#net.start(COORDINATOR);
-    const coordinator: ElasticSimulation['#coordinator'] = { sockets };
+    const coordinator: CoordinatorProcess = { sockets };
     const options: ServeElasticOptions = {
       ...this.#size,
       begin,
@@ -211,7 +217,8 @@ export class ElasticSimulation {
 
   #onError({ id, sockets }: Worker, error: Error): void {
     this.#say(`${id ?? sockets.host}: ${error.message}`);
-    const isKnown = error instanceof MembershipError || (error instanceof JoinError && id === undefined);
+    const isKnown =
+      error instanceof MembershipError || (error instanceof JoinError && id === undefined);
     if (!isKnown) {
       this.#fail(error);
       return;

@@ -132,7 +132,10 @@ export class EpochRules {
     }
     const { decided } = { decided: this.#decided };
     const isLate = number < decided.epoch; // it was formed, and somebody hears of it only now
-    expectThat(isLate || step >= decided.step, `epoch ${number} begins at ${step}, after ${decided.step}`);
+    expectThat(
+      isLate || step >= decided.step,
+      `epoch ${number} begins at ${step}, after ${decided.step}`,
+    );
   }
 
   /** Whether nobody lives of the epoch that decided last, and the coordinator may not know of it. */

@@ -49,8 +49,8 @@ export interface JoinElasticOptions
     > {
   /** Where `serveElastic` listens. */
   readonly rendezvous: HostPort;
-  /** The most members of an epoch; the same as the coordinator's. */
-  readonly max: number;
+  /** The most members of an epoch; the same as the coordinator's. Default: whatever that says. */
+  readonly max?: number | undefined;
   /** The address at which this process listens for the others. Default: a free port. */
   readonly listen?: ListenWish;
   /**
@@ -73,6 +73,12 @@ export interface MemberPlatform extends ElasticPlatform {
   startHeartbeats(heartbeatMs: number): HeartbeatSender | undefined;
 }
 
+/** The number of members for which strangers are limited where `max` is not known. */
+const USUAL_MAX = 64;
+
+/** Stands for `max` where a process takes whatever the coordinator says. */
+export const ANY_MAX = 0;
+
 /** Stands for the rank of a process that speaks to a coordinator, where nobody has a rank. */
 export const NO_RANK = 0xffffffff;
 
@@ -83,10 +89,12 @@ export const NO_RANK = 0xffffffff;
  */
 export async function joinElastic(options: JoinElasticOptions): Promise<Member> {
   const { max, rendezvous } = options;
-  checkJobOptions({ ...options, rank: 0, worldSize: max, port: rendezvous.port }, { hosts: false });
-  checkGroupOptions(options, { rank: 0, worldSize: max, call: 'joinElastic' });
+  const job = { ...options, rank: 0, worldSize: max ?? 1, port: rendezvous.port };
+  checkJobOptions(job, { hosts: false });
+  checkGroupOptions(options, { rank: 0, worldSize: job.worldSize, call: 'joinElastic' });
   const refusals = new RefusalLog(options.onRefused);
-  const security = securityOf({ ...options, worldSize: max, onRefused: refusals.add });
+  const worldSize = max ?? USUAL_MAX;
+  const security = securityOf({ ...options, worldSize, onRefused: refusals.add });
   const sockets = new NodeSockets(security);
   return joinElasticOn(options, {
     sockets,
@@ -106,9 +114,9 @@ export async function joinElasticOn(
 ): Promise<Member> {
   const { max, secret, rendezvous, listen = {} } = options;
   const joinerOptions: JoinerOptions = {
-    ...silencesOf({ ...options, rank: 0, worldSize: max, port: rendezvous.port }),
+    ...silencesOf({ ...options, rank: 0, worldSize: max ?? 1, port: rendezvous.port }),
     rank: NO_RANK,
-    worldSize: max,
+    worldSize: max ?? ANY_MAX,
     attempt: 0,
     run: runDigest(options.runId ?? NO_RUN_ID),
     secret,
@@ -132,7 +140,7 @@ export async function joinElasticOn(
     const { socket, localHost } = await coordinator.open();
     await linker.listen(listen.host ?? localHost ?? LOOPBACK).catch((error: Error) => {
       socket.terminate();
-      throw new JoinError({ rank: 0, worldSize: max }, error.message);
+      throw new JoinError({ rank: 0, worldSize: max ?? 1 }, error.message);
     });
     await coordinator.enter(socket);
     const member = new ElasticMember(coordinator, linker);

@@ -20,8 +20,8 @@ import type { WireSocket } from '../../../sockets/wire-socket.js';
 import { checkJobOptions, NO_RUN_ID } from '../join/job-options.js';
 import type { PeerAddress } from '../join/rendezvous-messages.js';
 import { BEAT_MS } from './coordinator-socket.js';
-import { type ElasticPlatform, NO_RANK } from './join-elastic.js';
-import { MAX_MEMBERS, parseSaid } from './parse-membership-message.js';
+import { ANY_MAX, type ElasticPlatform, NO_RANK } from './join-elastic.js';
+import { MAX_ABOUT_BYTES, MAX_MEMBERS, parseSaid } from './parse-membership-message.js';
 
 /** The options of `serveElastic`: who may be in the job, and where its members meet. */
 export interface ServeElasticOptions extends CoordinatorOptions, ListenSecurityOptions {
@@ -33,6 +33,8 @@ export interface ServeElasticOptions extends CoordinatorOptions, ListenSecurityO
   readonly address?: string;
   /** The port on which it listens. Default: 0, which takes a free one. */
   readonly port?: number;
+  /** A text of at most 32 KiB that members have as `about`, such as what the job computes. */
+  readonly about?: string;
 }
 
 /** The coordinator of an elastic job. */
@@ -52,9 +54,13 @@ const MAX_UNREAD_BYTES = 1024;
 export async function serveElastic(options: ServeElasticOptions): Promise<ElasticServer> {
   const { min, max, secret, port = 0 } = options;
   checkJobOptions({ secret, rank: 0, worldSize: max, port, ...runOf(options) }, { hosts: true });
+  const fail = (message: string) => new JoinError({ rank: 0, worldSize: max }, message);
   if (!Number.isInteger(min) || min < 1 || min > max || max > MAX_MEMBERS) {
-    const what = `expected 1 <= min <= max <= ${MAX_MEMBERS}, got min ${min} and max ${max}.`;
-    throw new JoinError({ rank: 0, worldSize: max }, what);
+    throw fail(`expected 1 <= min <= max <= ${MAX_MEMBERS}, got min ${min} and max ${max}.`);
+  }
+  const aboutBytes = new TextEncoder().encode(options.about).byteLength;
+  if (aboutBytes > MAX_ABOUT_BYTES) {
+    throw fail(`about has at most ${MAX_ABOUT_BYTES} bytes, got ${aboutBytes}.`);
   }
   const refusals = new RefusalLog(options.onRefused);
   const security = securityOf({ ...options, worldSize: max, onRefused: refusals.add });
@@ -76,7 +82,8 @@ export async function serveElasticOn(
     if (hello.role !== 'rendezvous' || hello.rank !== NO_RANK) {
       return 'this job is elastic: join it by joinElastic';
     }
-    return hello.worldSize === max ? undefined : `max is ${max} here, not ${hello.worldSize}`;
+    const isMeant = hello.worldSize === max || hello.worldSize === ANY_MAX;
+    return isMeant ? undefined : `max is ${max} here, not ${hello.worldSize}`;
   };
   let listener: SocketListener;
   try {
@@ -106,6 +113,7 @@ function runOf({ runId }: ServeElasticOptions): { readonly runId?: string } {
 class CoordinatorHall {
   readonly #host: CoordinatorHost<PeerAddress>;
   readonly #sockets = new Map<number, WireSocket>();
+  readonly #about: string | undefined;
   readonly #clock: Clock;
   /** Sends no further sign of life. */
   readonly stop: () => void;
@@ -113,6 +121,7 @@ class CoordinatorHall {
 
   constructor(options: ServeElasticOptions, clock: Clock) {
     this.#host = new CoordinatorHost(options, clock, (to, message) => this.#send(to, message));
+    this.#about = options.about;
     this.#clock = clock;
     this.stop = every(clock, BEAT_MS, () => this.#beat());
   }
@@ -167,7 +176,9 @@ class CoordinatorHall {
 
   #send(to: number, message: Told<PeerAddress>): void {
     const socket = this.#sockets.get(to);
-    socket?.sendText(JSON.stringify(message));
+    const isWelcome = message.type === 'welcome';
+    const told = isWelcome ? { ...message, about: this.#about } : message;
+    socket?.sendText(JSON.stringify(told));
     if (message.type === 'fenced' || message.type === 'ended') {
       socket?.close(1000, '');
     }
