@@ -2,21 +2,17 @@
 // of life and calls, over simulated sockets. Members are killed, stopped, cut off, come and leave,
 // and the coordinator is started again, at any moment; everything is drawn from one seed.
 
-import type { ReduceHook } from '@shardweave/collectives';
-import { JoinError } from '@shardweave/collectives';
+import { JoinError, type ReduceHook } from '@shardweave/collectives';
 import {
   type ElasticServer,
-  type JoinElasticOptions,
   MembershipError,
   type ServeElasticOptions,
 } from '@shardweave/collectives/elastic';
-import { SeededRandom } from '@shardweave/collectives/testing';
+import { createSimulationResources, SeededRandom } from '@shardweave/collectives/testing';
 import { VirtualTime } from '../../src/testing/simulator/virtual-time.js';
-import { joinElasticOn } from '../../src/transports/ws/elastic/join-elastic.js';
 import { serveElasticOn } from '../../src/transports/ws/elastic/serve-elastic.js';
-import { CountingMember } from './counting-member.js';
 import { EpochRules } from './epoch-rules.js';
-import { SimulatedHeartbeats } from './simulated-heartbeats.js';
+import { type SimulatedJob, SimulatedMember } from './simulated-member.js';
 import { SimulatedNet, type SimulatedSockets } from './simulated-sockets.js';
 
 const SECRET = 'made by the launcher';
@@ -33,26 +29,17 @@ const PORT = 7;
 const ENDINGS =
   /nobody is left who has its state|have come again|nobody has come who was in it|it has ended|members, of at least/;
 
-const KINDS = ['kill', 'kill', 'stop', 'cut', 'come', 'come', 'leave', 'restart'] as const;
+/** What happens, as often as it stands here. */
+const KINDS = [
+  ...(['kill', 'kill', 'kill', 'kill', 'stop', 'stop', 'cut', 'cut'] as const),
+  ...(['come', 'come', 'come', 'come', 'leave', 'restart'] as const),
+];
 
 export interface SimulationFigures {
   numEpochs: number;
   numSteps: number;
   numEnded: number;
-  numEvents: number;
   readonly kinds: Map<string, number>;
-}
-
-/** A member's process. */
-interface Worker {
-  readonly sockets: SimulatedSockets;
-  id: number | undefined;
-  counting: CountingMember | undefined;
-  /** Whether it is out of the job. */
-  hasEnded: boolean;
-  isStopped: boolean;
-  /** The epoch in which it has done a step last. */
-  workedIn: number;
 }
 
 interface CoordinatorProcess {
@@ -66,11 +53,10 @@ export class ElasticSimulation {
   readonly #time = new VirtualTime();
   readonly #net: SimulatedNet;
   readonly #rules: EpochRules;
-  readonly #reduce: ReduceHook;
   readonly #figures: SimulationFigures;
   readonly #size: { readonly min: number; readonly max: number };
-  readonly #heartbeat: 'worker' | 'link';
-  readonly #workers: Worker[] = [];
+  readonly #job: SimulatedJob;
+  readonly #members: SimulatedMember[] = [];
   #coordinator: CoordinatorProcess;
   /** Whether the job may end though somebody lives who has its state. */
   #mayEnd = false;
@@ -80,14 +66,21 @@ export class ElasticSimulation {
 
   constructor(seed: number, reduce: ReduceHook, figures: SimulationFigures) {
     this.#random = new SeededRandom(seed);
-    this.#reduce = reduce;
     this.#figures = figures;
     this.#net = new SimulatedNet(this.#time, this.#random.fork(), SECRET);
     this.#size = { min: this.#random.pick([1, 1, 2]), max: this.#random.pick([4, 5, 6]) };
-    this.#heartbeat = this.#random.pick(['worker', 'link'] as const);
-    this.#rules = new EpochRules(this.#size, {
-      isLiving: (id) => this.#living.some((worker) => worker.id === id),
-    });
+    this.#rules = new EpochRules(this.#size, (id) =>
+      this.#living.some((member) => member.id === id),
+    );
+    this.#job = {
+      rendezvous: { host: COORDINATOR, port: PORT },
+      max: this.#size.max,
+      secret: SECRET,
+      heartbeat: this.#random.pick(['worker', 'link'] as const),
+      reduce,
+      rules: this.#rules,
+      say: (text) => this.#say(text),
+    };
     this.#coordinator = this.#serve('new');
   }
 
@@ -106,17 +99,16 @@ export class ElasticSimulation {
     }
     void this.#settle();
     await this.#time.run(MAX_EVENTS);
-    this.#figures.numEvents += this.#time.numEvents;
     this.#figures.numEpochs += this.#rules.numEpochs;
-    this.#figures.numSteps += this.#rules.states.numSteps;
+    this.#figures.numSteps += this.#rules.numSteps;
     if (this.#problem !== undefined) {
       throw this.#problem;
     }
     this.#rules.states.check();
   }
 
-  get #living(): readonly Worker[] {
-    return this.#workers.filter(({ sockets, hasEnded }) => !sockets.process.isDead && !hasEnded);
+  get #living(): readonly SimulatedMember[] {
+    return this.#members.filter(({ isLiving }) => isLiving);
   }
 
   #serve(begin: 'new' | 'again'): CoordinatorProcess {
@@ -153,82 +145,24 @@ export class ElasticSimulation {
   }
 
   #come(): void {
-    if (this.#isOver) {
-      return;
-    }
-    const sockets = this.#net.start(`10.0.0.${this.#workers.length + 1}`);
-    const worker: Worker = {
-      sockets,
-      id: undefined,
-      counting: undefined,
-      hasEnded: false,
-      isStopped: false,
-      workedIn: 0,
-    };
-    this.#workers.push(worker);
-    void this.#work(worker);
-  }
-
-  async #work(worker: Worker): Promise<void> {
-    const { sockets } = worker;
-    const options: JoinElasticOptions = {
-      rendezvous: { host: COORDINATOR, port: PORT },
-      max: this.#size.max,
-      secret: SECRET,
-      reduce: this.#reduce,
-      encryption: 'none',
-      joinTimeoutMs: 5000,
-      heartbeatMs: 500,
-      silenceMs: 2100,
-      linkSilenceMs: 2100,
-    };
-    try {
-      const member = await joinElasticOn(options, {
-        sockets,
-        clock: sockets.process,
-        startHeartbeats: (heartbeatMs) =>
-          this.#heartbeat === 'link' ? undefined : new SimulatedHeartbeats(sockets, heartbeatMs),
-      });
-      worker.id = member.id;
-      this.#say(`${sockets.host} is member ${member.id}`);
-      const counting = new CountingMember(member, {
-        begun: (epoch) => {
-          worker.id = member.id;
-          this.#say(`${member.id} begins epoch ${epoch.number} at ${epoch.step}`);
-          this.#rules.begun(member.id, epoch);
-        },
-        called: (epoch, step) => this.#rules.called(member.id, epoch, step),
-        done: (epoch, step, state) => {
-          worker.workedIn = epoch.number;
-          this.#rules.done(epoch, step, state);
-        },
-        pause: () => sockets.process.sleep(200),
-      });
-      worker.counting = counting;
-      await counting.run();
-      await member.leave();
-      this.#say(`${member.id} has left`);
-      worker.hasEnded = true;
-    } catch (error) {
-      worker.hasEnded = true;
-      this.#onError(worker, error as Error);
+    if (!this.#isOver) {
+      const sockets = this.#net.start(`10.0.0.${this.#members.length + 1}`);
+      const member = new SimulatedMember(sockets, this.#job);
+      this.#members.push(member);
+      member.run().catch((error: Error) => this.#onError(member, error));
     }
   }
 
-  #onError({ id, sockets }: Worker, error: Error): void {
-    this.#say(`${id ?? sockets.host}: ${error.message}`);
-    const isKnown =
-      error instanceof MembershipError || (error instanceof JoinError && id === undefined);
-    if (!isKnown) {
-      this.#fail(error);
-      return;
-    }
-    if (error instanceof MembershipError && error.kind === 'fenced') {
-      this.#come(); // as a newcomer
-    } else if (error instanceof MembershipError && error.kind === 'ended') {
-      if (!ENDINGS.test(error.reason)) {
+  #onError(member: SimulatedMember, error: Error): void {
+    this.#say(`${member.name}: ${error.message}`);
+    if (error instanceof MembershipError) {
+      if (error.kind === 'fenced') {
+        this.#come(); // as a newcomer
+      } else if (error.kind === 'ended' && !ENDINGS.test(error.reason)) {
         this.#fail(error);
       }
+    } else if (!(error instanceof JoinError)) {
+      this.#fail(error);
     }
   }
 
@@ -236,23 +170,23 @@ export class ElasticSimulation {
     const kind = this.#random.pick(KINDS);
     this.#figures.kinds.set(kind, (this.#figures.kinds.get(kind) ?? 0) + 1);
     const living = this.#living;
-    const worker = living.length === 0 ? undefined : this.#random.pick(living);
-    if (kind === 'come' && this.#workers.length < 12) {
+    const member = living.length === 0 ? undefined : this.#random.pick(living);
+    if (kind === 'come') {
       this.#come();
     } else if (kind === 'restart') {
-      if (this.#random.chance(0.5)) {
-        this.#restart();
-      }
-    } else if (worker !== undefined) {
-      this.#say(`${worker.sockets.host}, ${worker.id}: ${kind}`);
+      this.#restart();
+    } else if (member !== undefined) {
+      this.#say(`${member.name}: ${kind}`);
       if (kind === 'kill') {
-        worker.sockets.kill();
+        member.sockets.kill();
       } else if (kind === 'stop') {
-        this.#stop(worker);
+        this.#mayEnd = true;
+        member.stop();
+        this.#time.after(this.#random.pick([100, 1500, 4000, 12_000]), () => member.wake());
       } else if (kind === 'cut') {
-        this.#cut(worker);
-      } else if (worker.counting !== undefined) {
-        worker.counting.isOver = true;
+        this.#cut(member);
+      } else {
+        member.leave();
       }
     }
   }
@@ -271,25 +205,8 @@ export class ElasticSimulation {
     });
   }
 
-  #stop(worker: Worker): void {
-    this.#mayEnd = true;
-    if (!worker.isStopped) {
-      worker.isStopped = true;
-      worker.sockets.process.pause();
-      this.#time.after(this.#random.pick([100, 1500, 4000, 12_000]), () => this.#wake(worker));
-    }
-  }
-
-  #wake(worker: Worker): void {
-    if (worker.isStopped) {
-      this.#say(`${worker.sockets.host}, ${worker.id} goes on`);
-      worker.isStopped = false;
-      worker.sockets.process.resume();
-    }
-  }
-
   /** Cuts the path to the coordinator, to another member, or between two halves. */
-  #cut({ sockets: { host } }: Worker): void {
+  #cut({ sockets: { host } }: SimulatedMember): void {
     this.#mayEnd = true;
     const others = this.#living.map(({ sockets }) => sockets.host).filter((one) => one !== host);
     if (this.#random.chance(0.2)) {
@@ -312,8 +229,9 @@ export class ElasticSimulation {
     await this.#time.sleep(BUSY_MS);
     this.#say('everything heals');
     this.#net.heal();
-    for (const worker of this.#workers) {
-      this.#wake(worker);
+    this.#net.calm();
+    for (const member of this.#members) {
+      member.wake();
     }
     while (!this.#hasSettled() && this.#problem === undefined) {
       if (this.#time.nowMs > BUSY_MS + CALM_MS) {
@@ -325,7 +243,7 @@ export class ElasticSimulation {
     }
     this.#checkEnd();
     this.#isOver = true;
-    for (const { sockets } of [...this.#workers, this.#coordinator]) {
+    for (const { sockets } of [...this.#members, this.#coordinator]) {
       sockets.kill();
     }
   }
@@ -348,12 +266,9 @@ export class ElasticSimulation {
       return;
     }
     this.#figures.numEnded++;
-    const holders = this.#workers.filter(
-      ({ id, sockets, counting }) =>
-        id !== undefined &&
-        this.#rules.isHolder(id) &&
-        !sockets.process.isDead &&
-        !counting?.isOver,
+    const holders = this.#members.filter(
+      ({ id, sockets, isLeaving }) =>
+        id !== undefined && this.#rules.isHolder(id) && !sockets.process.isDead && !isLeaving,
     );
     if (!this.#mayEnd && holders.length >= this.#size.min) {
       this.#fail(new Error(`it ended though ${holders.map(({ id }) => id).join()} live`));
@@ -367,4 +282,36 @@ export class ElasticSimulation {
   #say(text: string): void {
     this.trace.push(`${this.#time.nowMs.toFixed(1)} ${text}`);
   }
+}
+
+/** Runs jobs of these seeds, and prints what happened. Throws where something must not. */
+export async function simulateElastic(
+  firstSeed: number,
+  count: number,
+): Promise<SimulationFigures> {
+  // A reducer is made in real time, in which the virtual one would pass.
+  const { reducer } = await createSimulationResources();
+  const reduce: ReduceHook = (parts, output, options) => reducer.reduce(parts, output, options);
+  const kinds = new Map<string, number>();
+  const figures: SimulationFigures = {
+    numEpochs: 0,
+    numSteps: 0,
+    numEnded: 0,
+    kinds,
+  };
+  for (let seed = firstSeed; seed < firstSeed + count; seed++) {
+    const simulation = new ElasticSimulation(seed, reduce, figures);
+    try {
+      await simulation.run();
+    } catch (error) {
+      const events = simulation.trace.slice(-60).join('\n');
+      throw new Error(`seed ${seed}: ${(error as Error).message}, after\n${events}`);
+    }
+  }
+  const counts = [...kinds].map(([kind, number]) => `${number} ${kind}`).join(', ');
+  const { numEpochs, numSteps, numEnded } = figures;
+  process.stdout.write(
+    `${count} jobs: ${numEpochs} epochs, ${numSteps} steps, ${numEnded} ended; ${counts}\n`,
+  );
+  return figures;
 }

@@ -24,6 +24,8 @@ import type { VirtualTime } from '../../src/testing/simulator/virtual-time.js';
 const PROOF_MS = 1000;
 const CLOSE_MS = 1000;
 
+const CALM_DELAY_MS = 20;
+
 /** The close code of a connection without a close frame. */
 const CUT_CODE = 1006;
 
@@ -32,6 +34,7 @@ export class SimulatedNet {
   readonly time: VirtualTime;
   readonly random: SeededRandom;
   readonly secret: string;
+  maxDelayMs = Infinity;
   readonly #scaleMs: number;
   readonly #hosts = new Map<string, SimulatedSockets>();
   readonly #cut = new Set<string>();
@@ -63,11 +66,17 @@ export class SimulatedNet {
     this.#cut.add(pairOf(a, b));
   }
 
+  /** Mends all paths. */
   heal(): void {
     this.#cut.clear();
     for (const arrive of this.#held.splice(0)) {
       arrive();
     }
+  }
+
+  /** Makes all ways fast from now on, so that whatever is late is late for another reason. */
+  calm(): void {
+    this.maxDelayMs = CALM_DELAY_MS;
   }
 
   /** Keeps what can't arrive until paths heal. */
@@ -100,14 +109,15 @@ class Way {
   }
 
   send(arrive: () => void): void {
-    const { time } = this.#net;
+    const { time, maxDelayMs } = this.#net;
     const number = this.#numSent++;
     const act = () => {
       if (number >= this.#numDropped) {
         arrive();
       }
     };
-    this.#lastMs = Math.max(this.#lastMs, time.nowMs + this.#conditions.delayMs());
+    const delayMs = Math.min(this.#conditions.delayMs(), maxDelayMs);
+    this.#lastMs = Math.max(this.#lastMs, time.nowMs + delayMs);
     time.at(this.#lastMs, () => {
       if (this.#net.isCut(...this.#ends)) {
         this.#net.hold(act);
