@@ -4,15 +4,11 @@
 // must never happen.
 
 import { SeededRandom } from '@shardweave/collectives/testing';
-import { Coordinator } from '../../src/membership/coordinator.js';
 import type { CoordinatorOptions } from '../../src/membership/coordinator-options.js';
 import type { Table } from '../../src/membership/messages.js';
-import type { Word } from '../../src/membership/roster.js';
 import { EpochRules, expectThat, type KnownEpoch } from './epoch-rules.js';
+import { SchedulePost } from './schedule-post.js';
 import { ScheduledProcess } from './scheduled-process.js';
-
-/** The time after which a member gives up that has no coordinator. */
-const COORDINATOR_MS = 9000;
 
 export interface ScheduleFigures {
   numEpochs: number;
@@ -28,14 +24,11 @@ export class MembershipSchedule {
   readonly #processes: ScheduledProcess[] = [];
   /** The pairs of ids that have no path, such as '1 3'. */
   readonly #cut = new Set<string>();
-  #coordinator: Coordinator<null>;
-  #nowMs = 0;
-  #numConnections = 0;
+  readonly #post: SchedulePost;
   readonly #rules: EpochRules;
   /** Whose part of the step's collective all get that are in the epoch, by epoch and step. */
   readonly #called = new Map<string, Set<number>>();
   readonly #wasDecided = new Set<string>();
-  readonly trace: string[] = [];
 
   constructor(seed: number, figures: ScheduleFigures) {
     this.#random = new SeededRandom(seed);
@@ -46,10 +39,21 @@ export class MembershipSchedule {
     this.#rules = new EpochRules({ min, max }, (id) =>
       this.#processes.some(({ core, isAlive }) => core.id === id && isAlive && !core.ending),
     );
-    this.#coordinator = new Coordinator(this.#options, 0);
+    this.#post = new SchedulePost({
+      options: this.#options,
+      random: this.#random,
+      rules: this.#rules,
+      processes: this.#processes,
+      welcomed: (process) => this.#stopAtEdge(process),
+    });
     for (let i = 0; i < this.#options.min + this.#random.below(3); i++) {
       this.#come();
     }
+  }
+
+  /** The messages and events so far. */
+  get trace(): readonly string[] {
+    return this.#post.trace;
   }
 
   /** Throws where something happens that must not. */
@@ -67,13 +71,13 @@ export class MembershipSchedule {
   /** Lets everybody do for a while what it has to do. */
   #live(ms: number): void {
     for (let i = 0; i < 4; i++) {
-      this.#deliver(this.#processes.length * 4);
+      this.#post.deliver(this.#processes.length * 4);
       for (const process of this.#processes.filter((one) => one.acts)) {
         this.#link(process);
         this.#step(process);
       }
     }
-    this.#pass(ms);
+    this.#post.pass(ms);
   }
 
   #next(): void {
@@ -91,10 +95,10 @@ export class MembershipSchedule {
     const random = this.#random;
     switch (kind) {
       case 'deliver':
-        this.#deliver(1 + random.below(12));
+        this.#post.deliver(1 + random.below(12));
         return;
       case 'tick':
-        this.#pass(random.pick([10, 500, 1500, 6000]));
+        this.#post.pass(random.pick([10, 500, 1500, 6000]));
         return;
       case 'come':
         if (this.#processes.length < 12) {
@@ -102,7 +106,7 @@ export class MembershipSchedule {
         }
         return;
       case 'restart':
-        this.#restart();
+        this.#post.restart();
         return;
       case 'heal':
         this.#cut.clear();
@@ -131,21 +135,21 @@ export class MembershipSchedule {
     } else if (kind === 'edge') {
       this.#stopAtEdge(one);
     } else if (kind === 'kill') {
-      this.#say(`${one.core.id} is killed`);
+      this.#post.say(`${one.core.id} is killed`);
       one.isAlive = false;
-      this.#hangUp(one);
+      this.#post.hangUp(one);
       this.#miss(one);
     } else if (kind === 'stop') {
-      this.#say(`${one.core.id} is stopped`);
+      this.#post.say(`${one.core.id} is stopped`);
       one.isStopped = true;
       this.#miss(one);
     } else if (kind === 'hang up') {
-      this.#hangUp(one);
+      this.#post.hangUp(one);
     } else if (kind === 'leave') {
-      this.#say(`${one.core.id} leaves`);
+      this.#post.say(`${one.core.id} leaves`);
       one.core.leave();
     } else if (one !== other && other.core.id !== undefined && one.core.id !== undefined) {
-      this.#say(`${one.core.id} and ${other.core.id} are cut`);
+      this.#post.say(`${one.core.id} and ${other.core.id} are cut`);
       this.#cut.add(pairOf(one.core.id, other.core.id));
       this.#missEachOther(one, other);
     }
@@ -167,94 +171,12 @@ export class MembershipSchedule {
       fail: () => {},
     }));
     this.#processes.push(process);
-    this.#connect(process);
-  }
-
-  #connect(process: ScheduledProcess): void {
-    process.connection = this.#numConnections++;
-    process.core.connected();
-  }
-
-  #hangUp(process: ScheduledProcess): void {
-    const { connection } = process;
-    if (connection !== undefined) {
-      process.connection = undefined;
-      process.aloneMs = this.#nowMs;
-      process.toCoordinator.length = 0;
-      process.toMember.length = 0;
-      this.#send(this.#coordinator.gone(connection, this.#nowMs));
-    }
-  }
-
-  #restart(): void {
-    this.#say('the coordinator is started again');
-    this.#rules.restarted();
-    for (const process of this.#processes) {
-      if (process.connection !== undefined) {
-        process.connection = undefined;
-        process.aloneMs = this.#nowMs;
-        process.toCoordinator.length = 0;
-        process.toMember.length = 0;
-      }
-    }
-    this.#coordinator = new Coordinator({ ...this.#options, begin: 'again' }, this.#nowMs);
-  }
-
-  #deliver(count: number): void {
-    for (let i = 0; i < count; i++) {
-      const process = this.#random.pick(this.#processes);
-      if (process.connection === undefined) {
-        if (process.acts) {
-          this.#connect(process);
-        }
-      } else if (process.toCoordinator.length > 0 && this.#random.chance(0.5)) {
-        const said = process.toCoordinator.shift()!;
-        this.#say(`${process.core.id ?? 'a newcomer'}: ${JSON.stringify(said)}`);
-        this.#send(this.#coordinator.hear(process.connection, said, this.#nowMs));
-      } else if (process.toMember.length > 0 && process.acts) {
-        const told = process.toMember.shift()!;
-        this.#say(`   to ${process.core.id ?? 'a newcomer'}: ${JSON.stringify(told)}`);
-        process.core.hear(told);
-        if (told.type === 'welcome' && !process.isWaiting && process.core.running === undefined) {
-          this.#stopAtEdge(process);
-        }
-      }
-    }
-  }
-
-  #send(words: readonly Word<null>[]): void {
-    this.#rules.changed({ ...this.#coordinator.status, ...this.#coordinator.takeChanges() });
-    for (const { to, told } of words) {
-      this.#processes.find(({ connection }) => connection === to)?.toMember.push(told);
-    }
-  }
-
-  #pass(ms: number): void {
-    const endMs = this.#nowMs + ms;
-    for (;;) {
-      const nextMs = Math.max(this.#coordinator.nextTickMs, this.#nowMs);
-      if (nextMs > endMs) {
-        break;
-      }
-      this.#nowMs = nextMs;
-      this.#send(this.#coordinator.tick(nextMs));
-    }
-    this.#nowMs = endMs;
-    for (const process of this.#processes.filter((one) => one.acts)) {
-      this.#giveUp(process);
-    }
-  }
-
-  /** Ends a member that has had no coordinator for too long. */
-  #giveUp({ core, connection, aloneMs }: ScheduledProcess): void {
-    if (connection === undefined && this.#nowMs - aloneMs > COORDINATOR_MS) {
-      core.fail({ kind: 'alone', reason: 'the coordinator is gone' });
-    }
+    this.#post.connect(process);
   }
 
   /** A member calls the collective of its step, and does the step where all have called. */
   #step(one: ScheduledProcess): void {
-    this.#giveUp(one);
+    this.#post.giveUp(one);
     const { running, id } = one.core;
     if (running === undefined) {
       return;
@@ -374,7 +296,7 @@ export class MembershipSchedule {
       }
       this.#check();
     }
-    const { phase, members, waiting } = this.#coordinator.status;
+    const { phase, members, waiting } = this.#post.status;
     const numLiving = this.#processes.filter((process) => process.acts).length;
     const rest = `${waiting.join()} wait; ${numLiving} live`;
     expectThat(this.#hasSettled(), `it is ${phase} with ${members.join()}, and ${rest}`);
@@ -385,7 +307,7 @@ export class MembershipSchedule {
 
   /** Whether all who live are at work, or wait for a place, or the job has ended for all. */
   #hasSettled(): boolean {
-    const { phase, epoch, members } = this.#coordinator.status;
+    const { phase, epoch, members } = this.#post.status;
     const living = this.#processes.filter((process) => process.acts);
     const working = living.filter(({ core }) => core.running?.epoch === epoch);
     const isWhole = members.length === Math.min(this.#options.max, living.length);
@@ -408,10 +330,6 @@ export class MembershipSchedule {
     if (running === undefined && !one.isWaiting && one.core.id !== undefined) {
       this.#stopAtEdge(one);
     }
-  }
-
-  #say(text: string): void {
-    this.trace.push(`${this.#nowMs} ${text}`);
   }
 }
 

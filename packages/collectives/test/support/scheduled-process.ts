@@ -31,4 +31,14 @@ export class ScheduledProcess {
   get acts(): boolean {
     return this.isAlive && !this.isStopped && this.core.ending === undefined;
   }
+
+  /** Loses its connection, and what waits there. */
+  disconnect(nowMs: number): void {
+    if (this.connection !== undefined) {
+      this.connection = undefined;
+      this.aloneMs = nowMs;
+      this.toCoordinator.length = 0;
+      this.toMember.length = 0;
+    }
+  }
 }
