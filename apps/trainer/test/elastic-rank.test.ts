@@ -3,7 +3,7 @@
 
 import { describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
-import { noteOf, noteText } from '../src/rank/elastic/place.js';
+import { noteOf, noteText, ranksInOrder } from '../src/rank/elastic/place.js';
 import type { StepMetrics } from '../src/rank/events.js';
 import { type Disturbance, elasticJob, preparedRun } from './support/elastic-job.js';
 import { runLine, tinyFlags, told } from './support/tiny-run.js';
@@ -100,6 +100,20 @@ it.each([
     { ranks: 1 },
   );
   expect(job.errors.map(String)).toEqual([expect.stringContaining(message)]);
+});
+
+it('an epoch begins with one that is heard, and with the newest state where it is', () => {
+  const place = { step: 3, updates: 3, isTold: true };
+  const heard = [false, true, true];
+  const members = heard.map((isAttached, id) => {
+    return { id, step: 3, note: noteText({ isAttached, proof: 'p', place }) };
+  });
+  expect([0, 1, 2].map((source) => ranksInOrder(members, source))).toEqual([
+    [1, 2, 0],
+    [1, 2, 0],
+    [2, 1, 0],
+  ]);
+  expect(ranksInOrder(members.slice(0, 1), 0)).toBeUndefined();
 });
 
 describe('a note', () => {

@@ -6,6 +6,7 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { buildCommand } from './support/build-command.js';
 import { ElasticRun, Spoken } from './support/elastic-run.js';
+import { isAlive } from './support/killed-run.js';
 import { runLine } from './support/tiny-run.js';
 
 /** Longer than a busy machine takes for any of it. */
@@ -35,12 +36,12 @@ describe('train --elastic', { timeout: LONG_MS }, () => {
     await run.untilStep(2);
     const joined = await run.join('', env);
     await run.untilRanks(4);
-    process.kill(run.ranks[0]!, 'SIGKILL');
-    await run.untilRanks(3);
-    process.kill(run.ranks[1]!, 'SIGKILL');
-    await run.untilRanks(2);
+    const [killed, stopped] = run.ranks;
+    process.kill(killed!, 'SIGKILL');
+    process.kill(stopped!, 'SIGSTOP');
     process.kill(joined.child.pid!, 'SIGSTOP');
     await run.untilRanks(1);
+    await run.until(() => !isAlive(stopped!)); // it must write nothing when it wakes up
     process.kill(joined.child.pid!, 'SIGCONT');
     await run.untilRanks(2);
     const left = new Spoken(script, ['leave'], env);

@@ -1,6 +1,7 @@
 // The ranks that commands of this user have joined to jobs from this machine, as files: each is
 // touched as long as its rank is there, and a rank whose file is gone leaves.
 
+import { randomUUID } from 'node:crypto';
 import { mkdir, readdir, readFile, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { cacheDirectory } from '../data/token-cache.js';
@@ -25,7 +26,7 @@ export async function noteJoined(
 ): Promise<AsyncDisposable> {
   const directory = directoryOf(env);
   await mkdir(directory, { recursive: true });
-  const path = join(directory, `${process.pid}-${Date.now()}.json`);
+  const path = join(directory, `${randomUUID()}.json`);
   await writeFile(path, JSON.stringify({ address } satisfies Joined), { mode: 0o600 });
   const timer = setInterval(() => {
     const now = new Date();

@@ -22,19 +22,20 @@ export async function runRestarting(
   { endOf, onRestart }: RestartOptions,
 ): Promise<RunEnd> {
   let config = asked;
-  for (let numRestarts = 0; ; numRestarts++) {
+  for (let numRestarts = 0; ; ) {
     const end = await start(config).then(() => endOf(), endOf);
     const isSmaller =
       asked.elastic && asked.strategy === 'fsdp' && config.ranks > (asked.minRanks ?? 1);
     if (!end.mayRestart || (!isSmaller && numRestarts >= asked.maxRestarts)) {
       return end;
     }
+    numRestarts += Number(!isSmaller);
     const hasSaves = stepsIn(savesOf(asked.out!)).length > 0;
     const ranks = config.ranks - Number(isSmaller);
     config = { ...asked, ranks, resume: hasSaves ? 'auto' : (asked.resume ?? 'auto') };
     const count = isSmaller
       ? `on ${ranks} ${ranks === 1 ? 'rank' : 'ranks'}`
-      : `restart ${numRestarts + 1} of ${asked.maxRestarts}`;
+      : `restart ${numRestarts} of ${asked.maxRestarts}`;
     onRestart(config, `${end.failure}\nStarting again from the last save (${count}).`);
   }
 }

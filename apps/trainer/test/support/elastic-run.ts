@@ -85,6 +85,10 @@ export class ElasticRun extends Spoken {
     return events.filter((event): event is Members => event.type === 'members');
   }
 
+  get numLost(): number {
+    return this.changes.reduce((sum, { lost }) => sum + lost, 0);
+  }
+
   /** Adds a rank, whose command is given. */
   async join(flags = '', env: NodeJS.ProcessEnv = {}): Promise<Spoken> {
     await this.until(() => this.said.includes('join with'));

@@ -60,6 +60,12 @@ export interface JoinElasticOptions
   readonly route?: Route;
 }
 
+/** The number of members for which strangers are limited where `max` is not known. */
+const USUAL_MAX = 64;
+
+/** Stands for `max` where a process takes whatever the coordinator says. */
+export const ANY_MAX = 0;
+
 /** What an elastic job runs on: Node, or a simulator. */
 export interface ElasticPlatform {
   readonly sockets: SocketPlatform;
@@ -72,12 +78,6 @@ export interface MemberPlatform extends ElasticPlatform {
   /** Signs of life beside the member's own thread; undefined where they come over its links. */
   startHeartbeats(heartbeatMs: number): HeartbeatSender | undefined;
 }
-
-/** The number of members for which strangers are limited where `max` is not known. */
-const USUAL_MAX = 64;
-
-/** Stands for `max` where a process takes whatever the coordinator says. */
-export const ANY_MAX = 0;
 
 /** Stands for the rank of a process that speaks to a coordinator, where nobody has a rank. */
 export const NO_RANK = 0xffffffff;
@@ -129,18 +129,19 @@ export async function joinElasticOn(
     joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
     route: options.route ?? ((_, to) => to),
   };
+  const sender = startHeartbeats(joinerOptions.heartbeatMs);
   const linker = new EpochSockets({
     groupOptions: { ...options, clock },
     options: joinerOptions,
     sockets,
-    sender: startHeartbeats(joinerOptions.heartbeatMs),
+    sender,
   });
-  const coordinator = new CoordinatorSocket(joinerOptions, sockets);
+  const coordinator = new CoordinatorSocket(joinerOptions, sockets, sender);
   try {
     const { socket, localHost } = await coordinator.open();
     await linker.listen(listen.host ?? localHost ?? LOOPBACK).catch((error: Error) => {
       socket.terminate();
-      throw new JoinError({ rank: 0, worldSize: max ?? 1 }, error.message);
+      throw new JoinError({ rank: 0, worldSize: max ?? USUAL_MAX }, error.message);
     });
     await coordinator.enter(socket);
     const member = new ElasticMember(coordinator, linker);

@@ -10,7 +10,7 @@ import type {
 } from '../../../membership/coordinator-options.js';
 import type { Said, Told } from '../../../membership/messages.js';
 import { REFUSED_CODE } from '../../../sockets/authenticate.js';
-import { type Hello, isSameRun, runDigest } from '../../../sockets/handshake.js';
+import { type Hello, isSameRun, RENDEZVOUS_TARGET, runDigest } from '../../../sockets/handshake.js';
 import { LOOPBACK } from '../../../sockets/is-loopback.js';
 import { type ListenSecurityOptions, securityOf } from '../../../sockets/listen-security.js';
 import { NodeSockets } from '../../../sockets/node-sockets.js';
@@ -21,6 +21,7 @@ import { checkJobOptions, NO_RUN_ID } from '../join/job-options.js';
 import type { PeerAddress } from '../join/rendezvous-messages.js';
 import { BEAT_MS } from './coordinator-socket.js';
 import { ANY_MAX, type ElasticPlatform, NO_RANK } from './join-elastic.js';
+import { MemberPulses } from './member-pulses.js';
 import { MAX_ABOUT_BYTES, MAX_MEMBERS, parseSaid } from './parse-membership-message.js';
 
 /** The options of `serveElastic`: who may be in the job, and where its members meet. */
@@ -54,13 +55,14 @@ const MAX_UNREAD_BYTES = 1024;
 export async function serveElastic(options: ServeElasticOptions): Promise<ElasticServer> {
   const { min, max, secret, port = 0 } = options;
   checkJobOptions({ secret, rank: 0, worldSize: max, port, ...runOf(options) }, { hosts: true });
-  const fail = (message: string) => new JoinError({ rank: 0, worldSize: max }, message);
   if (!Number.isInteger(min) || min < 1 || min > max || max > MAX_MEMBERS) {
-    throw fail(`expected 1 <= min <= max <= ${MAX_MEMBERS}, got min ${min} and max ${max}.`);
+    const what = `expected 1 <= min <= max <= ${MAX_MEMBERS}, got min ${min} and max ${max}.`;
+    throw new JoinError({ rank: 0, worldSize: max }, what);
   }
   const aboutBytes = new TextEncoder().encode(options.about).byteLength;
   if (aboutBytes > MAX_ABOUT_BYTES) {
-    throw fail(`about has at most ${MAX_ABOUT_BYTES} bytes, got ${aboutBytes}.`);
+    const what = `about has at most ${MAX_ABOUT_BYTES} bytes, got ${aboutBytes}.`;
+    throw new JoinError({ rank: 0, worldSize: max }, what);
   }
   const refusals = new RefusalLog(options.onRefused);
   const security = securityOf({ ...options, worldSize: max, onRefused: refusals.add });
@@ -79,7 +81,9 @@ export async function serveElasticOn(
     if (!isSameRun(hello.run, run)) {
       return 'this is another run: its runId is not the same';
     }
-    if (hello.role !== 'rendezvous' || hello.rank !== NO_RANK) {
+    const isBeating = hello.role === 'heartbeat' && hello.target === RENDEZVOUS_TARGET;
+    const isJoining = hello.role === 'rendezvous' && hello.rank === NO_RANK;
+    if (!isBeating && !isJoining) {
       return 'this job is elastic: join it by joinElastic';
     }
     const isMeant = hello.worldSize === max || hello.worldSize === ANY_MAX;
@@ -87,7 +91,10 @@ export async function serveElasticOn(
   };
   let listener: SocketListener;
   try {
-    const onPeer = (_: Hello, socket: WireSocket, from: string) => hall.welcome(socket, from);
+    const onPeer = (hello: Hello, socket: WireSocket, from: string) =>
+      hello.role === 'heartbeat'
+        ? hall.pulses.hear(hello.rank, socket)
+        : hall.welcome(socket, from);
     listener = await sockets.listen!({ host, port, refusalOf, onPeer });
   } catch (error) {
     hall.stop();
@@ -113,21 +120,29 @@ function runOf({ runId }: ServeElasticOptions): { readonly runId?: string } {
 class CoordinatorHall {
   readonly #host: CoordinatorHost<PeerAddress>;
   readonly #sockets = new Map<number, WireSocket>();
-  readonly #about: string | undefined;
   readonly #clock: Clock;
-  /** Sends no further sign of life. */
-  readonly stop: () => void;
+  readonly #about: string | undefined;
+  readonly #stopBeats: () => void;
+  /** The connections over which members' heartbeat workers beat. */
+  readonly pulses: MemberPulses;
   #onEmpty = () => {};
 
   constructor(options: ServeElasticOptions, clock: Clock) {
     this.#host = new CoordinatorHost(options, clock, (to, message) => this.#send(to, message));
-    this.#about = options.about;
     this.#clock = clock;
-    this.stop = every(clock, BEAT_MS, () => this.#beat());
+    this.#about = options.about;
+    this.#stopBeats = every(clock, BEAT_MS, () => this.#beat());
+    this.pulses = new MemberPulses(clock, (id, isSilent) => this.#host.silence(id, isSilent));
   }
 
   get status(): CoordinatorStatus {
     return this.#host.status;
+  }
+
+  /** Sends no further sign of life, and hears none. */
+  stop(): void {
+    this.#stopBeats();
+    this.pulses.close();
   }
 
   /** Takes a member's authenticated socket. */
