@@ -56,6 +56,7 @@ export class ElasticSimulation {
   readonly #figures: SimulationFigures;
   readonly #size: { readonly min: number; readonly max: number };
   readonly #job: SimulatedJob;
+  readonly #shareListening: number;
   readonly #members: SimulatedMember[] = [];
   #coordinator: CoordinatorProcess;
   /** Whether the job may end though somebody lives who has its state. */
@@ -72,6 +73,7 @@ export class ElasticSimulation {
     this.#rules = new EpochRules(this.#size, (id) =>
       this.#living.some((member) => member.id === id),
     );
+    this.#shareListening = this.#random.pick([1, 1, 0.5]);
     this.#job = {
       rendezvous: { host: COORDINATOR, port: PORT },
       max: this.#size.max,
@@ -147,7 +149,8 @@ export class ElasticSimulation {
   #come(): void {
     if (!this.#isOver) {
       const sockets = this.#net.start(`10.0.0.${this.#members.length + 1}`);
-      const member = new SimulatedMember(sockets, this.#job);
+      const listens = this.#random.chance(this.#shareListening);
+      const member = new SimulatedMember(sockets, this.#job, { listens });
       this.#members.push(member);
       member.run().catch((error: Error) => this.#onError(member, error));
     }

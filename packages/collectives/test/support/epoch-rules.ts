@@ -151,7 +151,7 @@ export class EpochRules {
     expectThat(isLate || step >= decided.step, begins);
   }
 
-  /** Whether nobody lives of the epoch that decided last, and the coordinator may not know of it. */
+  /** Whether nobody lives who could tell a new coordinator of the epoch that decided last. */
   #isNewestDead(): boolean {
     const { members = [] } = this.#epochs.get(this.#decided.epoch) ?? {};
     return this.#hasRestarted && !members.some(({ id }) => this.#isLiving(id));

@@ -2,7 +2,7 @@
 // tells the rules what it does.
 
 import type { ReduceHook } from '@shardweave/collectives';
-import { joinElasticOn } from '../../src/transports/ws/elastic/join-elastic.js';
+import { joinElasticOver } from '../../src/transports/ws/elastic/join-elastic-over.js';
 import { CountingMember } from './counting-member.js';
 import type { EpochRules } from './epoch-rules.js';
 import { SimulatedHeartbeats } from './simulated-heartbeats.js';
@@ -24,13 +24,20 @@ const PAUSE_MS = 200;
 export class SimulatedMember {
   readonly sockets: SimulatedSockets;
   readonly #job: SimulatedJob;
+  readonly #listens: boolean;
   #counting: CountingMember | undefined;
   #isStopped = false;
   #hasEnded = false;
   #workedIn = 0;
 
-  constructor(sockets: SimulatedSockets, job: SimulatedJob) {
+  /** @param options whether it listens; one that does not is joined to others of its kind */
+  constructor(
+    sockets: SimulatedSockets,
+    job: SimulatedJob,
+    { listens }: { readonly listens: boolean },
+  ) {
     this.sockets = sockets;
+    this.#listens = listens;
     this.#job = job;
   }
 
@@ -65,16 +72,17 @@ export class SimulatedMember {
     try {
       const options = {
         ...{ rendezvous, max, secret, reduce },
-        encryption: 'none',
         joinTimeoutMs: 5000,
         heartbeatMs: 500,
         silenceMs: 2100,
         linkSilenceMs: 2100,
       } as const;
-      const member = await joinElasticOn(options, {
+      const member = await joinElasticOver(options, {
         sockets,
         clock: sockets.process,
-        startHeartbeats: (heartbeatMs) =>
+        schemeTo: () => 'ws',
+        listen: this.#listens && {},
+        startHeartbeats: async (heartbeatMs) =>
           heartbeat === 'link' ? undefined : new SimulatedHeartbeats(sockets, heartbeatMs),
       });
       this.#counting = new CountingMember(member, {
