@@ -120,9 +120,13 @@ function report() {
   ].join('\n\n');
 }
 
-const steps = (out) => linesOf(join(out, 'metrics.jsonl'));
-const changes = (out) =>
-  linesOf(join(out, 'events.jsonl')).filter(({ type }) => type === 'members');
+function steps(out) {
+  return linesOf(join(out, 'metrics.jsonl'));
+}
+
+function changes(out) {
+  return linesOf(join(out, 'events.jsonl')).filter(({ type }) => type === 'members');
+}
 
 function linesOf(path) {
   const lines = existsSync(path) ? readFileSync(path, 'utf8').split('\n') : [];

@@ -1,6 +1,7 @@
 // A hundred ranks of elastic jobs are killed at seeded moments: in steps, in recoveries, and all
 // but one at once. No save is ever read. What is trained are all weights, or adapters.
 
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { beforeAll, describe, expect, it } from 'vitest';
@@ -61,5 +62,52 @@ describe('train --elastic, with 50 kills', { timeout: LONG_MS }, () => {
     expect(steps.slice(0, hashed.step).map(({ loss }) => loss)).toEqual(
       undisturbed.map(({ loss }) => loss),
     );
+  });
+});
+
+describe('a job whose ranks change', { timeout: LONG_MS }, () => {
+  it('goes on from saves with one rank less, to the same weights, where it is sharded', async () => {
+    const out = join(newFolder(), 'run');
+    const steps = 200;
+    const line = `${FLAGS} --strategy fsdp --transport ws --ranks 3 --save-every 5 --hash-every ${steps} --steps ${steps}`;
+    await using run = new ElasticRun(script, line, out);
+    for (const step of [12, 60]) {
+      await run.untilStep(step);
+      process.kill(run.ranks.at(-1)!, 'SIGKILL');
+      await run.until(() => run.said.split('Starting again').length === (step === 12 ? 2 : 3));
+    }
+    expect(await run.ended, run.said).toBe(0);
+    expect(run.said).toContain('Starting again from the last save (on 2 ranks).');
+    expect(run.said).toContain('Starting again from the last save (on 1 rank).');
+    const alone = `${FLAGS} --strategy single --hash-every ${steps} --steps ${steps}`;
+    const undisturbed = await runLine(`${alone} --out ${join(newFolder(), 'alone')}`);
+    expect(run.steps.map(({ hash }) => hash)).toEqual(undisturbed.steps.map(({ hash }) => hash));
+  });
+
+  it('turns away who has no secret, another one, other data or another model, and goes on', async () => {
+    const out = join(newFolder(), 'run');
+    const text = join(newFolder(), 'other.txt');
+    writeFileSync(text, 'It is not down in any map; true places never are. '.repeat(200));
+    const line = `${FLAGS} --strategy ddp --ranks 2 --save-every 1000000 --steps 1000000`;
+    await using run = new ElasticRun(script, line, out);
+    await run.untilStep(3);
+    const turnedAway = async (flags: string, env: NodeJS.ProcessEnv, code: number) => {
+      const joined = await run.join(flags, { SHARDWEAVE_CACHE: newFolder(), ...env });
+      expect(await joined.ended, joined.said).toBe(code);
+      return joined.said;
+    };
+    expect(await turnedAway('', { SHARDWEAVE_JOB_SECRET: undefined }, 2)).toMatch(
+      /the secret of the job is not given\. Set SHARDWEAVE_JOB_SECRET/,
+    );
+    expect(await turnedAway('', { SHARDWEAVE_JOB_SECRET: 'another secret of a job' }, 1)).toMatch(
+      /secret/,
+    );
+    expect(await turnedAway(`--data ${text}`, {}, 2)).toMatch(
+      /this rank can't join the job: expected its flags, model, data/,
+    );
+    expect(await turnedAway(`--model ${text}`, {}, 2)).toMatch(/the job has the preset nano/);
+    const { step } = run.steps.at(-1)!;
+    await run.untilStep(step + 5);
+    expect(run.ranks).toHaveLength(2);
   });
 });

@@ -8,10 +8,10 @@ import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { readQuestions } from '../src/data/read-questions.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
-import type { AnswerTask } from '../src/eval/answer-tasks.js';
 import { compareAnswers } from '../src/eval/judge-answers.js';
-import { readQuestions } from '../src/eval/read-questions.js';
+import type { AnswerTask } from '../src/task/answer-tasks.js';
 import { lettersDirectory } from './support/letters-tokenizer.js';
 import { runCli } from './support/run-cli.js';
 import { writeModel } from './support/write-model.js';
@@ -55,7 +55,7 @@ const CHATS = written('chats.jsonl', [
 /** Judges a model that gives these answers, one after the other. */
 async function judge(task: AnswerTask, data: string, answers: readonly string[]) {
   const tokenizer = await loadTokenizer('model', directory);
-  const questions = await readQuestions(data, tokenizer);
+  const questions = await readQuestions(data, tokenizer, { flag: '--data' });
   const left = [...answers];
   const asked: string[] = [];
   const model = {

@@ -74,6 +74,8 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   validFraction: ['', EVALUATED, 'none', '0.1'],
   evalEvery: [EVALUATED, `${EVALUATED} --eval-every 5`, '100', '5'],
   evalBatches: [EVALUATED, `${EVALUATED} --eval-batches 5`, '100', '5'],
+  evalTask: ['--valid a', '--valid a --eval-task tools'],
+  evalAnswers: ['--valid a --eval-task tools', '--valid a --eval-task tools --eval-answers 5'],
   task: ['', `--task classify --data ${TEXT}`, 'lm', 'classify'],
   pooling: [`${EMBED} --pooling cls`, `${EMBED} --pooling mean`, 'cls', 'mean'],
   temperature: [EMBED, `${EMBED} --temperature 0.5`, '0.05', '0.5'],
@@ -331,6 +333,22 @@ const REFUSED: readonly (readonly [name: keyof Flags, line: string, says: string
   ],
   ['evalEvery', '--eval-every 5', 'is for --valid or --valid-fraction, which is not given.'],
   ['evalBatches', '--eval-batches 5', 'is for --valid or --valid-fraction, which is not given.'],
+  [
+    'evalTask',
+    '--eval-task tools',
+    'is for --task lm with --valid, which is not given. Use --task lm with --valid, or leave --eval-task out.',
+  ],
+  [
+    'evalTask',
+    '--eval-task tools --valid-fraction 0.1',
+    'is for --task lm with --valid, got --valid-fraction 0.1.',
+  ],
+  [
+    'evalTask',
+    '--eval-task tools --task embed --data a.jsonl --valid b.jsonl',
+    'is for --task lm with --valid, got --task embed.',
+  ],
+  ['evalAnswers', '--valid a --eval-answers 5', 'is for --eval-task, which is not given.'],
   ['patience', '--patience 5', 'is for --valid or --valid-fraction, which is not given.'],
   [
     'trainOnPrompt',

@@ -44,6 +44,8 @@ describe('the flags of train', () => {
       '--valid-fraction <X>',
       '--eval-every <N>',
       '--eval-batches <N>',
+      '--eval-task <tools|exact>',
+      '--eval-answers <N>',
       '--train-on-prompt',
       '--cache <DIR>',
       '--order <shuffle|sequential>',

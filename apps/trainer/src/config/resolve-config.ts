@@ -18,6 +18,7 @@ import { hasSaves, savesOf } from '../files/save-directory.js';
 import { refuseIdle } from '../flags/flag-effects.js';
 import {
   DEFAULT_DECAY,
+  DEFAULT_EVAL_ANSWERS,
   DEFAULT_EVAL_BATCHES,
   DEFAULT_EVAL_EVERY,
   DEFAULT_KEEP,
@@ -94,6 +95,11 @@ export async function resolveConfig(
       `--init-from: ${flags.initFrom} is a model directory, and ${flags.model} is a module, whose weights lie in saves. Give a save or a run of it.`,
     );
   }
+  if (module && flags.evalTask !== undefined) {
+    throw new UsageError(
+      `--eval-task ${flags.evalTask}: ${flags.model} is a module, of which nobody knows whether it writes text. Leave it out.`,
+    );
+  }
   const model = first?.kind === 'model' ? await modelOfFirst(first.path, asked, lora) : asked;
   const { modelConfig, head } = module
     ? ({ modelConfig: module, head: { kind: 'module' } } as const)
@@ -120,6 +126,7 @@ export async function resolveConfig(
       : tokenizerName(flags, model, textConfig(modelConfig)),
     evalEvery: flags.evalEvery ?? DEFAULT_EVAL_EVERY,
     evalBatches: flags.evalBatches ?? DEFAULT_EVAL_BATCHES,
+    evalAnswers: flags.evalAnswers ?? (flags.evalTask && DEFAULT_EVAL_ANSWERS),
     seq,
     lr: flags.lr ?? defaultLearningRate(modelConfig, { task, model, lora }),
     final: flags.final ?? (flags.patience && flags.out ? 'best' : 'last'),

@@ -5,7 +5,7 @@ import { flag, keyOf, type ValuesOf } from '../flags/flag.js';
 import { data, file, oneOf, onOff, whole } from '../flags/flag-kinds.js';
 import { DEFAULT_SEQ_AT_MOST, TASKS } from '../flags/train-flags.js';
 import { MODEL, PLACE } from '../generate/generate-flags.js';
-import { ANSWER_TASKS, isAnswerTask } from './answer-tasks.js';
+import { ANSWER_TASKS, isAnswerTask, MOST_ANSWER_TOKENS } from '../task/answer-tasks.js';
 
 export const EVAL = {
   ...MODEL,
@@ -17,7 +17,10 @@ export const EVAL = {
     '--task <lm|embed|classify|rerank|dpo|orpo|tools|exact>',
     "as train takes it (default: what the model's files say); tools, exact: answers that the model makes are compared with those of the data, by the tools that they call or as they are",
   ]),
-  maxTokens: flag(whole(1), 256, ['--max-tokens <N>', 'of an answer, with tools and exact']),
+  maxTokens: flag(whole(1), MOST_ANSWER_TOKENS, [
+    '--max-tokens <N>',
+    'of an answer, with tools and exact',
+  ]),
   trainOnPrompt: flag(onOff, false, [
     '--train-on-prompt',
     'count prompts and all roles, not the answers alone',

@@ -16,7 +16,7 @@ type Given = Partial<
     Flags,
     'strategy' | 'precision' | 'offloadDir' | 'gradAccum' | 'data' | 'schedule' | 'device'
   > &
-    Pick<Flags, 'task' | 'valid' | 'validFraction' | 'out' | 'saveEvery' | 'elastic'>
+    Pick<Flags, 'task' | 'valid' | 'validFraction' | 'evalTask' | 'out' | 'saveEvery' | 'elastic'>
 >;
 
 interface Condition {
@@ -100,6 +100,21 @@ const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
   evaluation: {
     needs: '--valid or --valid-fraction',
     holds: ({ valid, validFraction }) => valid !== undefined || validFraction !== undefined,
+    refuses: isNotGiven,
+  },
+  conversations: {
+    needs: '--task lm with --valid',
+    holds: ({ task = 'lm', valid }) => task === 'lm' && valid !== undefined,
+    refuses: ({ task = 'lm', validFraction }) =>
+      task !== 'lm'
+        ? `--task ${task}`
+        : validFraction === undefined
+          ? undefined
+          : `--valid-fraction ${validFraction}`,
+  },
+  answers: {
+    needs: '--eval-task',
+    holds: ({ evalTask }) => evalTask !== undefined,
     refuses: isNotGiven,
   },
   text: {

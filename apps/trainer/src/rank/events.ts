@@ -282,7 +282,7 @@ export type RankEvent =
   | ({ readonly type: 'compute' } & ComputeTold)
   /** From rank 0 alone: what takes a while before the first step or after the last. */
   | { readonly type: 'doing'; readonly what: string }
-  /** From rank 0 alone, while the steps wait for an evaluation: its batches. */
+  /** From rank 0 alone, while the steps wait for an evaluation: its batches, then its answers. */
   | { readonly type: 'evaluating'; readonly done: number; readonly total: number }
   /** From rank 0 alone: what a classifier's evaluation after a step tells of its classes. */
   | ({ readonly type: 'classes'; readonly step: number } & ClassesTold)

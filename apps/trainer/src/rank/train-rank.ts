@@ -21,6 +21,7 @@ import type { OpenedRank } from './open-rank.js';
 import type { RankWatch } from './rank-watch.js';
 import { findRunReferences } from './run-references.js';
 import { showText } from './show-text.js';
+import { readAsked } from './step/answers.js';
 import { evaluate, halvesRatio, lossAhead } from './step/evaluation.js';
 import { replayRows } from './step/replay-rows.js';
 import { TrainingStep } from './step/training-step.js';
@@ -176,6 +177,7 @@ export async function runSteps(
   const { counter, onPhase } = watch;
   const group = groups.gather;
   const tell: EmitRankEvent = (event) => rank === 0 && emit(event);
+  const parts = { config, rank, device, strategy, group };
   const step = new TrainingStep({
     config,
     rank,
@@ -187,21 +189,20 @@ export async function runSteps(
     uncounted: (body) => counter.pause(body),
   });
   const onRow = (row: RowTold) => emit({ type: 'row', row });
-  const rows = { config, rank, device, strategy, group, data: train, onRow };
+  const rows = { ...parts, data: train, onRow };
   const replay = (at: number) => replayRows({ ...rows, lossScale: step.lossScale }, at);
   step.loadScaler(resumed?.save?.record.scaler);
   const onStep = (done: number, total: number) => tell({ type: 'evaluating', done, total });
   const hash = await counter.pause(() => beginRecord(run, { resumed, numericClass }));
   const isGivenUp = saves?.isAsked;
+  const asked = await readAsked(config);
   let current = 0;
   let saveWaitMs: number | undefined;
   const from = fromOf(resumed, config);
   await counter.pause(() => findRunReferences(run, from?.step ?? 0));
   if (from === undefined && strategy.objective instanceof OwnObjective) {
     const { objective } = strategy;
-    const ratio = await counter.pause(() =>
-      halvesRatio({ config, rank, device, strategy, group, data: train }, objective),
-    );
+    const ratio = await counter.pause(() => halvesRatio({ ...parts, data: train }, objective));
     // A loss that looks at several rows at once is no sum either, but then by some other factor.
     if (ratio !== undefined && Math.abs(ratio - 2) < 0.5) {
       const text = `--model ${config.model.kind === 'module' ? config.model.path : ''}: its loss looks like a mean, for the two halves of a batch have ${ratio.toFixed(2)} times the loss of the whole. The trainer divides by the number of targets itself, and learns from gradients that are too small by it: return the sum, such as crossEntropy(logits, targets, { reduction: 'sum' }).`;
@@ -238,7 +239,7 @@ export async function runSteps(
         valid &&
         (async () => {
           const found = await counter.pause(() =>
-            evaluate({ config, rank, device, strategy, group, data: valid, onStep, isGivenUp }),
+            evaluate({ ...parts, data: valid, asked, onStep, isGivenUp }),
           );
           const { classes, confusion } = found?.figures ?? {};
           if (classes !== undefined) {

@@ -29,6 +29,7 @@ import type { PreparedRun } from '../../run-config.js';
 import type { EmitRankEvent } from '../events.js';
 import { openObjective } from '../objectives/open-objective.js';
 import { RankWatch } from '../rank-watch.js';
+import { type Asked, readAsked } from '../step/answers.js';
 import { evaluate } from '../step/evaluation.js';
 import { TrainingStep } from '../step/training-step.js';
 import { openReplica, type Replica, type ReplicaStrategy, wrapReplica } from '../strategies/ddp.js';
@@ -99,6 +100,8 @@ export interface Opened {
   readonly own: OpenedOwnModel | undefined;
   readonly proof: string;
   readonly numericClass: string;
+  /** What the model is asked at each evaluation. */
+  readonly asked: Asked | undefined;
 }
 
 /** What a rank has for an epoch. */
@@ -124,8 +127,9 @@ export async function runElasticRank(options: ElasticRankOptions): Promise<Reach
     const own = await openOwnModel(device, config);
     const numericClass = await device.numericClass();
     const proof = await proofOf(config, numericClass);
+    const asked = await readAsked(config);
     const replica = await openReplica({ device, config, own });
-    const rank = new ElasticRank(options, { data, own, proof, numericClass, replica });
+    const rank = new ElasticRank(options, { data, own, proof, numericClass, replica, asked });
     try {
       return await rank.run();
     } finally {
@@ -329,7 +333,7 @@ class ElasticRank {
 
   #train({ config, groups, strategy, step, watch }: AtWork): Promise<Reached> {
     const { device, emit, signal, lead, wrapUp, onUpdated } = this.#options;
-    const { data, numericClass } = this.#opened;
+    const { data, numericClass, asked } = this.#opened;
     const { gather: group } = groups;
     const { rank } = group;
     const { last, isTold, ...from } = this.#place;
@@ -375,7 +379,7 @@ class ElasticRank {
           valid &&
           (() =>
             watch.counter.pause(() =>
-              evaluate({ config, rank, device, strategy, group, data: valid }),
+              evaluate({ config, rank, device, strategy, group, data: valid, asked }),
             )),
         hash:
           config.hashEvery === undefined
