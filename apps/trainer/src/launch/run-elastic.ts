@@ -182,7 +182,7 @@ class ElasticRanks {
   }
 }
 
-/** What is told of each epoch but the first one: who is new in it, and who is not in it any more. */
+/** What is told of each epoch but the first one: who is new in it, and who has gone. */
 class MemberChanges {
   readonly #gone = new Map<number, Departure>();
   #epoch = 0;
