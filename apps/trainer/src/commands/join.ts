@@ -11,7 +11,7 @@ import { SignalError, TrainerError, UsageError } from '../errors.js';
 import { flag, needed, type ValuesOf } from '../flags/flag.js';
 import { data, devices, file, filledText, threads } from '../flags/flag-kinds.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
-import { addressOf, SECRET_VARIABLE } from '../launch/run-elastic.js';
+import { addressOf, SECRET_VARIABLE, withoutRank } from '../launch/run-elastic.js';
 import { DeviceHost } from '../rank/device-host.js';
 import { runMember } from '../rank/elastic/run-member.js';
 import type { ModelSource, PreparedRun, RunConfig } from '../run-config.js';
@@ -73,7 +73,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
       `join: expected HOST:PORT, got ${flags.address}. Give what the job has printed.`,
     );
   }
-  if (secret === undefined) {
+  if (!secret) {
     throw new UsageError(
       `join: the secret of the job is not given. Set ${SECRET_VARIABLE} as the job has printed it.`,
     );
@@ -114,7 +114,12 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
 
 /** @throws {TrainerError} for what only the other end can change */
 function explain(error: unknown): never {
-  throw error instanceof MembershipError || error instanceof JoinError
+  if (error instanceof JoinError) {
+    const hint =
+      'Look whether the job runs, and at the address and the secret that it has printed.';
+    throw new TrainerError(`join: ${withoutRank(error.message)} ${hint}`, { cause: error });
+  }
+  throw error instanceof MembershipError
     ? new TrainerError(`join: ${error.message}`, { cause: error })
     : error;
 }

@@ -8,6 +8,7 @@ import {
   type Departure,
   serveElastic,
 } from '@shardweave/collectives/elastic';
+import { UsageError } from '../errors.js';
 import type { MembersTold, RankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
 import type { ElasticPlace } from './messages.js';
@@ -19,6 +20,8 @@ import { DONE_MS, deferred, endAll, type RankHost, STOP_MS, watchRank } from './
 export const SECRET_VARIABLE = 'SHARDWEAVE_JOB_SECRET';
 
 const LOOPBACK = '127.0.0.1';
+/** The least length of a secret, which nobody should guess. */
+const LEAST_SECRET = 16;
 
 export interface RunElasticOptions extends RunProcessesOptions {
   /** Called with what a person should know besides. */
@@ -33,13 +36,24 @@ export async function runElastic(config: PreparedRun, options: RunElasticOptions
   options.signal.throwIfAborted();
   const max = config.maxRanks!;
   const [host, port] = addressOf(config.listen);
-  const known = process.env[SECRET_VARIABLE];
+  const known = process.env[SECRET_VARIABLE] || undefined;
   const secret = known ?? randomBytes(16).toString('hex');
+  if (secret.length < LEAST_SECRET) {
+    throw new UsageError(
+      `${SECRET_VARIABLE}: expected at least ${LEAST_SECRET} characters, got ${secret.length}. Leave it out, and the job makes one.`,
+    );
+  }
   const ranks = new ElasticRanks(config, options);
   const server = await serveElastic({
     ...{ min: config.minRanks!, max, secret, address: host, port },
     about: JSON.stringify(config),
     onChange: (change) => ranks.onChange(change),
+  }).catch((cause: Error) => {
+    const why = withoutRank(cause.message).replace(/ Take one.*$/, '');
+    throw new UsageError(
+      `--listen ${host}${port === 0 ? '' : `:${port}`}: ${why} Give an address of this machine, and a port that is free.`,
+      { cause },
+    );
   });
   const how = known === undefined ? `${SECRET_VARIABLE}=${secret} ` : '';
   options.onNote?.(`join with  ${how}shardweave join ${host}:${server.port}`);
@@ -52,6 +66,11 @@ export async function runElastic(config: PreparedRun, options: RunElasticOptions
     await ranks.end();
     await server.close(why);
   }
+}
+
+/** What a joiner says, without the rank that it does not have. */
+export function withoutRank(message: string): string {
+  return message.replace(/^rank \S+ join: /, '');
 }
 
 /** The host and port of `--listen`. */

@@ -26,6 +26,7 @@ import { openData } from '../../data/open-data.js';
 import { UsageError } from '../../errors.js';
 import { type OpenedOwnModel, openOwnModel } from '../../own-model/open-own-model.js';
 import type { PreparedRun } from '../../run-config.js';
+import type { CommWatch } from '../comm-watch.js';
 import type { EmitRankEvent } from '../events.js';
 import { openObjective } from '../objectives/open-objective.js';
 import { RankWatch } from '../rank-watch.js';
@@ -52,6 +53,8 @@ export interface ElasticRankOptions {
   readonly emit: EmitRankEvent;
   /** Undefined on a rank that the process which leads the job does not hear. */
   readonly lead?: ElasticLead | undefined;
+  /** What measures its steps for those who watch the run, and its number there. */
+  readonly watched?: { readonly comm: CommWatch; readonly rank: number } | undefined;
   /** Called when an epoch begins, before its first step, with the bytes that the device holds. */
   readonly onEpoch?: ((epoch: Epoch, bytes: number) => void) | undefined;
   /** Called with each step that is done, of this epoch or, at its beginning, of the one before. */
@@ -307,10 +310,13 @@ class ElasticRank {
     { group, source, members, step: at }: Epoch,
     { order, place }: { readonly order: readonly number[]; readonly place: Place },
   ): Promise<AtWork> {
-    const { device, emit, member, wrapUp, lead } = this.#options;
+    const { device, emit, member, wrapUp, lead, watched } = this.#options;
     const { replica, data, own } = this.#opened;
     const gather = await group.split(0, order.indexOf(group.rank));
     const root = order.indexOf(source);
+    if (watched !== undefined) {
+      gather.onTrace = watched.comm.onCall;
+    }
     const groups = await openRankGroups(gather);
     const { rank, worldSize: ranks } = gather;
     const whole = requireElastic(this.#options.config);
@@ -329,7 +335,8 @@ class ElasticRank {
     }
     const objective = openObjective({ device, module: wrapped.module, config, groups, own });
     const strategy = { ...wrapped, objective, onlyTrained: own === undefined };
-    const watch = new RankWatch({ options: { rank, emit }, device, groups, comm: undefined });
+    const told = { rank: watched?.rank ?? rank, emit };
+    const watch = new RankWatch({ options: told, device, groups, comm: watched?.comm });
     const step = new TrainingStep({
       config,
       rank,
