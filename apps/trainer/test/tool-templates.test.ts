@@ -152,8 +152,8 @@ describe('Qwen 3', () => {
 });
 
 describe('SmolLM3', () => {
-  // It has `xml_tools`, which it writes as Python does, and no `tools`; it takes calls as text.
-  // What data say is put so.
+  // It has `xml_tools`, written as Python does, and no `tools`; it takes calls as text. Data need
+  // know of neither.
   const chat = template(
     [
       "{{- '<|im_start|>system\n' }}{%- if xml_tools %}{%- for t in xml_tools %}{{- (t | string) + '\n' }}{%- endfor %}",
