@@ -147,6 +147,8 @@ it('four ranks that lose two in a step and take in a third end as one rank alone
     await train(model, optimizer, [step]);
     expectHeld(model, optimizer);
     model.unwrap();
+    const moments = optimizer.parameters().map((one) => optimizer.stateOf(one)?.tensors.size);
+    expect(moments).toEqual(moments.map(() => 2)); // as whoever copies it finds it
     return trainedIn(gpt2, optimizer);
   };
   const ends = await onRanks(4, async (rank) => {

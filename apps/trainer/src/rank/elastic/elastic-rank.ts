@@ -33,7 +33,13 @@ import { RankWatch } from '../rank-watch.js';
 import { type Asked, readAsked } from '../step/answers.js';
 import { evaluate } from '../step/evaluation.js';
 import { TrainingStep } from '../step/training-step.js';
-import { openReplica, type Replica, type ReplicaStrategy, wrapReplica } from '../strategies/ddp.js';
+import { joinAdapters, openAdapters } from '../strategies/adapters.js';
+import {
+  joinReplicas,
+  openReplica,
+  type Replica,
+  type ReplicaStrategy,
+} from '../strategies/ddp.js';
 import { hashOf } from '../strategies/model-saves.js';
 import { openRankGroups } from '../strategies/open-strategy.js';
 import type { RankGroups, TaskStrategy } from '../strategies/strategy.js';
@@ -111,7 +117,7 @@ export interface Opened {
 interface AtWork {
   readonly config: PreparedRun & { readonly gradientGroups: number };
   readonly groups: RankGroups;
-  readonly strategy: TaskStrategy & Pick<ReplicaStrategy, 'ddp'>;
+  readonly strategy: TaskStrategy & ReplicaStrategy;
   readonly step: TrainingStep;
   readonly watch: RankWatch;
 }
@@ -131,7 +137,8 @@ export async function runElasticRank(options: ElasticRankOptions): Promise<Reach
     const numericClass = await device.numericClass();
     const proof = await proofOf(config, numericClass);
     const asked = await readAsked(config);
-    const replica = await openReplica({ device, config, own });
+    const open = config.strategy === 'fsdp' ? openAdapters : openReplica;
+    const replica = await open({ device, config, own });
     const rank = new ElasticRank(options, { data, own, proof, numericClass, replica, asked });
     try {
       return await rank.run();
@@ -145,10 +152,11 @@ export async function runElasticRank(options: ElasticRankOptions): Promise<Reach
 
 /** @throws {UsageError} for a run whose bits depend on its ranks, or that needs all of them */
 function requireElastic(config: PreparedRun): AtWork['config'] {
-  const { gradientGroups, strategy, head } = config;
-  if (gradientGroups === undefined || strategy !== 'ddp') {
+  const { gradientGroups, strategy, head, lora } = config;
+  const isHeldByAll = strategy === 'ddp' || (strategy === 'fsdp' && lora !== undefined);
+  if (gradientGroups === undefined || !isHeldByAll) {
     throw new UsageError(
-      `an elastic job: expected --strategy ddp with --gradient-groups, got --strategy ${strategy} and ${gradientGroups === undefined ? 'none' : `--gradient-groups ${gradientGroups}`}. Any rank may be lost, so each needs all of the model, and bits that do not depend on the others.`,
+      `an elastic job: expected --strategy ddp, or fsdp with --lora, with --gradient-groups, got --strategy ${strategy} and ${gradientGroups === undefined ? 'none' : `--gradient-groups ${gradientGroups}`}. Any rank may be lost, so each needs all that is trained, and bits that do not depend on the others.`,
     );
   }
   if (head.kind !== 'lm') {
@@ -231,7 +239,7 @@ class ElasticRank {
   }
 
   #unwrap(): void {
-    this.#work?.strategy.ddp.unwrap();
+    this.#work?.strategy.unwrap();
     this.#work = undefined;
   }
 
@@ -320,19 +328,14 @@ class ElasticRank {
     const groups = await openRankGroups(gather);
     const { rank, worldSize: ranks } = gather;
     const whole = requireElastic(this.#options.config);
-    const config = { ...whole, ranks };
-    const wrapped = wrapReplica(replica, { config, groups }, { initSync: at === 0 });
-    try {
-      await wrapped.initialize();
-      if (members.some((other) => isBehind(other, at))) {
-        // A frozen base is the same by its hash.
-        await wrapped.ddp.syncParameters({ root, onlyTrained: config.lora !== undefined });
-        await wrapped.ddp.syncOptimizers({ root, optimizers: [replica.optimizer] });
-      }
-    } catch (error) {
-      wrapped.ddp.unwrap();
-      throw error;
-    }
+    // Groups are dealt in one way to all who have what is trained whole.
+    const config = { ...whole, ranks, strategy: 'ddp' } as const;
+    const join = whole.strategy === 'fsdp' ? joinAdapters : joinReplicas;
+    const wrapped = await join(
+      replica,
+      { config, groups, own },
+      { isFirst: at === 0, isCopied: members.some((other) => isBehind(other, at)), root },
+    );
     const objective = openObjective({ device, module: wrapped.module, config, groups, own });
     const strategy = { ...wrapped, objective, onlyTrained: own === undefined };
     const told = { rank: watched?.rank ?? rank, emit };
