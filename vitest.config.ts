@@ -26,7 +26,7 @@ const TOGETHER = [
   'packages/shard-store/test/!(directory|disk-failure|owners).test.ts',
   'tooling/checks/{architecture,doc-examples,figures,layout,leaks,links,mutants,parity,words,workflows}.test.ts',
   'tooling/one-hash/*.test.ts',
-  'apps/trainer/test/!(command|dashboard-dir.long|dashboard-index|dashboard-page|fine-tune|killed-runs|killed-runs.long|launch|mpi|onnx.long|page-states.long|run-end|run-end.long|text-size.long|webgpu-losses).test.ts',
+  'apps/trainer/test/!(command|dashboard-dir.long|dashboard-index|dashboard-page|elastic-run|elastic-run.long|fine-tune|killed-runs|killed-runs.long|launch|mpi|onnx.long|page-states.long|run-end|run-end.long|text-size.long|webgpu-losses).test.ts',
 ];
 
 export default defineConfig({

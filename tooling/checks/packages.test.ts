@@ -34,7 +34,6 @@ const NODE_ENTRIES = [
   './webgpu-node',
   './mpi',
   './launch',
-  './elastic',
   './http-head',
   './node',
   './testing-node',

@@ -26,6 +26,8 @@ const LONGEST_RUN_MS = 300_000;
 export class MutantTree {
   #root;
   #host;
+  /** Whether the host runs the long tests, too. */
+  #isLong = false;
   /** Files that are not as the vitest has read them. */
   #changed = [];
 
@@ -60,7 +62,11 @@ export class MutantTree {
    * @param {import('./read-lists.mjs').Mutant[]} mutants
    */
   async *judge(mutants) {
-    const [{ test }] = mutants;
+    const [{ test, long }] = mutants;
+    if (this.#isLong !== (long === true)) {
+      await this.close(); // the next host starts with the other environment
+      this.#isLong = long === true;
+    }
     const without = await this.#test(
       test,
       mutants.map(({ name }) => name),
@@ -94,7 +100,12 @@ export class MutantTree {
     const script = buildScriptOf(file);
     const folder = join(this.#root, file.split('/').slice(0, 2).join('/'));
     const generated = script === undefined ? [] : readAll(join(folder, 'src/generated'));
+    // What vitest itself has loaded, such as a plugin, it loads once.
+    const isOfHost = file.startsWith('tooling/');
     try {
+      if (isOfHost) {
+        await this.close();
+      }
       writeFileSync(
         path,
         text.replace(find, () => replace),
@@ -111,6 +122,9 @@ export class MutantTree {
         writeFileSync(output, bytes);
       }
       this.#changed.push(path, ...generated.map(([output]) => output));
+      if (isOfHost) {
+        await this.close();
+      }
     }
   }
 
@@ -122,7 +136,7 @@ export class MutantTree {
       ? undefined
       : [...new Set(names)].map(escapePattern).join('|');
     if (this.#host?.connected !== true) {
-      this.#host = await startHost(this.#root, report);
+      this.#host = await startHost(this.#root, report, this.#isLong);
     }
     const isStuck = await runOn(this.#host, { file, pattern, bail, changed: this.#changed });
     this.#changed = [];
@@ -150,10 +164,11 @@ export class MutantTree {
 }
 
 /** Starts a vitest in a process group of its own, so that whatever its tests start ends with it. */
-async function startHost(root, report) {
+async function startHost(root, report, isLong) {
   const host = fork(join(root, 'tooling/mutants/test-host.mjs'), [root, report], {
     cwd: root,
     stdio: 'ignore',
+    env: isLong ? { ...process.env, SHARDWEAVE_LONG: '1' } : process.env,
     detached: process.platform !== 'win32',
   });
   await Promise.race([once(host, 'message'), once(host, 'close')]);

@@ -7,6 +7,7 @@ export type Mutant = {
   readonly replace: string;
   readonly test: string;
   readonly name?: string;
+  readonly long?: true;
 };
 export function readMutants(): readonly Mutant[];
 export function faultsOf(mutant: Mutant): readonly string[];

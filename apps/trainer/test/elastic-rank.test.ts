@@ -3,7 +3,7 @@
 
 import { describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
-import { noteOf, noteText } from '../src/rank/elastic/place.js';
+import { noteOf, noteText, ranksInOrder } from '../src/rank/elastic/place.js';
 import type { StepMetrics } from '../src/rank/events.js';
 import { type Disturbance, elasticJob, preparedRun } from './support/elastic-job.js';
 import { runLine, tinyFlags, told } from './support/tiny-run.js';
@@ -102,6 +102,20 @@ it.each([
   expect(job.errors.map(String)).toEqual([expect.stringContaining(message)]);
 });
 
+it('an epoch begins with one that is heard, and with the newest state where it is', () => {
+  const place = { step: 3, updates: 3, isTold: true };
+  const heard = [false, true, true];
+  const members = heard.map((isAttached, id) => {
+    return { id, step: 3, note: noteText({ isAttached, proof: 'p', place }) };
+  });
+  expect([0, 1, 2].map((source) => ranksInOrder(members, source))).toEqual([
+    [1, 2, 0],
+    [1, 2, 0],
+    [2, 1, 0],
+  ]);
+  expect(ranksInOrder(members.slice(0, 1), 0)).toBeUndefined();
+});
+
 describe('a note', () => {
   const metrics = { step: 3, loss: Number.NaN, groups: { a: {} } } as unknown as StepMetrics;
   const resources = { peakBytes: 1, wireBytes: 2 };
@@ -109,19 +123,25 @@ describe('a note', () => {
 
   it('comes back as it was, but for figures of layers', () => {
     const note = noteText({
+      isAttached: true,
       proof: 'p',
       undecided: 3,
       place: { ...place, last: { metrics, resources } },
     });
     const { groups: _, ...kept } = metrics;
     const last = { metrics: kept, resources };
-    expect(noteOf({ note })).toEqual({ proof: 'p', undecided: 3, place: { ...place, last } });
+    expect(noteOf({ note })).toEqual({
+      isAttached: true,
+      proof: 'p',
+      undecided: 3,
+      place: { ...place, last },
+    });
   });
 
   it('leaves figures out where there are many', () => {
     const figures = Object.fromEntries(Array.from({ length: 90 }, (_, i) => [`figure-${i}`, i]));
     const last = { metrics: { ...metrics, figures, batchFigures: figures }, resources };
-    const note = noteText({ proof: 'p', place: { ...place, last } });
+    const note = noteText({ isAttached: false, proof: 'p', place: { ...place, last } });
     expect(note.length).toBeLessThan(1000);
     expect(noteOf({ note }).place.last!.metrics).toEqual({ step: 3, loss: Number.NaN });
   });

@@ -36,6 +36,8 @@ const LORA = { rank: 2, alpha: 4, dropout: 0, targets: 'all-linear', directory: 
 const EVALUATED = '--valid-fraction 0.1';
 const EMBED = '--task embed --data a.jsonl';
 const DPO = '--task dpo --lora-rank 2 --data a.jsonl';
+const ELASTIC =
+  '--strategy ddp --elastic --gradient-groups 4 --transport ws --out a --save-every 5';
 const SAVED = '--out a --save-every 5';
 
 /** Two values of each flag. */
@@ -43,6 +45,10 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   strategy: ['--strategy fsdp', '--strategy ddp', 'fsdp', 'ddp'],
   ranks: ['--ranks 2', '--ranks 3', '2', '3'],
   transport: ['--transport memory', '--transport ws'],
+  elastic: [ELASTIC.replace('--elastic ', ''), ELASTIC],
+  minRanks: [ELASTIC, `${ELASTIC} --min-ranks 2`],
+  maxRanks: [ELASTIC, `${ELASTIC} --max-ranks 3`],
+  listen: [ELASTIC, `${ELASTIC} --listen 10.0.0.1`],
   device: ['--device cpu', '--device webgpu'],
   threads: ['--threads 1', '--threads 2'],
   products: ['--products wasm', '--products native'],
@@ -368,6 +374,9 @@ const REFUSED: readonly (readonly [name: keyof Flags, line: string, says: string
     'is for --task lm, dpo or orpo, got --task embed.',
   ],
   ['saveEvery', '--save-every 5', 'is for --out, which is not given.'],
+  ['minRanks', '--min-ranks 2', 'is for --elastic, which is not given.'],
+  ['maxRanks', '--max-ranks 2', 'is for --elastic, which is not given.'],
+  ['listen', '--listen 10.0.0.1', 'is for --elastic, which is not given.'],
   ['keep', '--out x --keep 5', 'is for --save-every, which is not given.'],
   ['maxRestarts', '--out x --max-restarts 5', 'is for --save-every, which is not given.'],
 ];

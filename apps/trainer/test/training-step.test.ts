@@ -131,11 +131,12 @@ describe('a step', () => {
 
   it('asks whether ranks stop, also where nothing counts', async () => {
     const { options, device } = stepOf([3], { gradientGroups: 1 });
-    const isStopDue = vi.fn(() => true).mockReturnValueOnce(false);
-    const step = new TrainingStep({ ...options, isStopDue } as unknown as TrainingStepOptions);
-    expect(await step.run(0, 0.5)).toMatchObject({ loss: 1.5, isStopping: false });
-    expect(await step.run(9, 0.5)).toMatchObject({ isStopping: true, isSkipped: true });
-    expect(await step.run(1, 0.5)).toMatchObject({ isStopping: true, isSkipped: false });
+    const wishes = ['go on', 'stop', 'end'];
+    const stopWish = () => wishes.shift();
+    const step = new TrainingStep({ ...options, stopWish } as unknown as TrainingStepOptions);
+    expect(await step.run(0, 0.5)).toMatchObject({ loss: 1.5, stop: 'go on' });
+    expect(await step.run(9, 0.5)).toMatchObject({ stop: 'stop', isSkipped: true });
+    expect(await step.run(1, 0.5)).toMatchObject({ stop: 'end', isSkipped: false });
     device.dispose();
   });
 

@@ -10,6 +10,7 @@ export { MembershipError } from './membership/membership-error.js';
 export type { MemberEdge } from './membership/messages.js';
 export { MemoryElasticJob, type MemoryElasticOptions } from './transports/memory-elastic.js';
 export { type JoinElasticOptions, joinElastic } from './transports/ws/elastic/join-elastic.js';
+export type { ElasticJobOptions } from './transports/ws/elastic/join-elastic-over.js';
 export {
   type ElasticServer,
   type ServeElasticOptions,

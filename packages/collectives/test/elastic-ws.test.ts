@@ -112,6 +112,31 @@ describe('an elastic job over sockets', () => {
   });
 });
 
+describe('members that do not listen', () => {
+  it('are joined to each other by the coordinator, epoch by epoch, and missed when they are gone', async () => {
+    const server = await serve();
+    const { port } = server;
+    const listens = await join(port);
+    const silent = [await join(port, { listen: false }), await join(port, { listen: false })];
+    const first = await begin([listens, ...silent]);
+    expect(await sums(first)).toEqual([6, 6, 6]);
+    const late = { port, secret: SECRET, rank: 1, worldSize: 3 };
+    await expect(rawConnection('relay', late)).rejects.toThrow('closed, 4401');
+
+    const [, gone, staying] = first as [Epoch, Epoch, Epoch];
+    const over = Promise.allSettled([first[0]!, staying].map(untilOver));
+    await silent[0]!.leave();
+    for (const outcome of await over) {
+      expect(outcome).toMatchObject({ reason: { code: 'EPOCH', originRank: gone.group.rank } });
+    }
+    const newcomer = await join(port, { listen: false });
+    const entering = newcomer.reform({ step: 0 });
+    const next = await begin([listens, silent[1]!], 3);
+    const third = next[0]!.members.length === 3 ? next : await begin([listens, silent[1]!], 3);
+    expect(await sums([...third, await entering])).toEqual([6, 6, 6]);
+  });
+});
+
 it('an epoch has the results of all transports', async () => {
   const transcript = conformanceCases.find(
     ({ name }) => name === 'results are those of the committed hashes',

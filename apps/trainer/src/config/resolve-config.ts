@@ -52,6 +52,7 @@ import {
   type TrainedConfig,
   textConfig,
 } from '../task/text-config.js';
+import { withElastic } from './elastic-flags.js';
 import { GPT2_VOCABULARY, moduleTokenizer, resolveModule } from './resolve-module.js';
 
 const DEFAULT_RANKS = 2;
@@ -68,9 +69,10 @@ export interface ResolveOptions extends Partial<PrepareOptions> {
  * @throws {UsageError} where flags contradict each other, the model or the files
  */
 export async function resolveConfig(
-  given: Flags,
+  typed: Flags,
   { cores = availableParallelism(), entry = '', ...prepare }: ResolveOptions = {},
 ): Promise<RunConfig> {
+  const given = withElastic(typed);
   const isAlone = given.strategy === 'single' || given.strategy === 'offload';
   const ranks = given.ranks ?? (isAlone ? 1 : DEFAULT_RANKS);
   if (isAlone && ranks > 1) {

@@ -95,6 +95,7 @@ export type AppliesTo =
   | 'offload directory'
   | 'reducing in 16 bits'
   | 'micro-steps'
+  | 'elastic'
   | 'documents'
   | 'embedding'
   | 'ranking'
@@ -148,6 +149,22 @@ export const GROUPS = {
     transport: free('all')(oneOf(['memory', 'shm', 'ws', 'mpi']), 'memory', [
       '--transport <NAME>',
       'memory: all ranks in this thread; shm: a thread each; ws, mpi: a process each',
+    ]),
+    elastic: free('all')(onOff, false, [
+      '--elastic',
+      'goes on where ranks are lost or come, to the same weights: ddp with those that are left, fsdp from its newest save',
+    ]),
+    minRanks: free('elastic')(whole(1), undefined, [
+      '--min-ranks <N>',
+      'the fewest ranks with which the job goes on (default: 1)',
+    ]),
+    maxRanks: free('elastic')(ranks, undefined, [
+      '--max-ranks <N>',
+      'the most ranks of the job (default: one for each of --gradient-groups)',
+    ]),
+    listen: free('elastic')(filledText, undefined, [
+      '--listen <HOST[:PORT]>',
+      'the address of this machine at which others join with ddp (default: 127.0.0.1)',
     ]),
     device: free('all')(devices, ['auto'] as const, [
       '--device <auto|webgpu|cpu>',

@@ -7,6 +7,9 @@ import { learningRate, type RateConfig } from '../schedule.js';
 import type { Best, EarlyEnd, StepMetrics, StepResources } from './events.js';
 import type { Evaluated } from './step/evaluation.js';
 
+/** What a rank asks of all after the present step. */
+export type StopWish = 'go on' | 'stop' | 'end';
+
 /** The result of a step, equal on all ranks. */
 export interface StepOutcome {
   /**
@@ -26,8 +29,8 @@ export interface StepOutcome {
   /** The scale that the losses of this step had. */
   readonly lossScale: number;
   readonly isSkipped: boolean;
-  /** Whether the ranks stop after this step, where any could ask for it. */
-  readonly isStopping?: boolean | undefined;
+  /** What any of the ranks asks after this step, where they could ask for anything. */
+  readonly stop?: StopWish | undefined;
 }
 
 /** What a line tells of a state beside its losses. */
@@ -134,7 +137,7 @@ export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
   while (place.step < config.steps && place.early === undefined) {
     options.signal.throwIfAborted();
     const { step, updates, best } = place;
-    const { isStopping, ...timed } = await timedStep(options, { step, updates, tokens });
+    const { stop = 'go on', ...timed } = await timedStep(options, { step, updates, tokens });
     const { loss, skipped } = timed.metrics;
     tokens = timed.metrics.tokens;
     place = {
@@ -149,7 +152,7 @@ export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
       throw divergedAt(step + 1, loss, config);
     }
     place = await endStep(options, { from, place, ...timed });
-    if (isStopping === true && place.step < config.steps) {
+    if (stop !== 'go on' && place.step < config.steps) {
       place = { ...place, early: place.early ?? 'asked' };
     }
   }
@@ -209,7 +212,7 @@ function onceOf<T>(call: (() => Promise<T>) | undefined): (() => Promise<T>) | u
 async function timedStep(
   { config, runner, rows }: TrainLoopOptions,
   { step, updates, tokens }: Progress & { readonly tokens: number },
-): Promise<Pick<Done, 'metrics' | 'resources'> & Pick<StepOutcome, 'isStopping'>> {
+): Promise<Pick<Done, 'metrics' | 'resources'> & Pick<StepOutcome, 'stop'>> {
   const lr = learningRate(config, updates);
   const startMs = performance.now();
   const outcome = await runner.runStep(step, lr);
@@ -230,7 +233,7 @@ async function timedStep(
     tokens: tokens + numTokens,
     epoch: ((step + 1) * config.batch) / rows,
   };
-  return { metrics, resources: runner.resources(), isStopping: outcome.isStopping };
+  return { metrics, resources: runner.resources(), stop: outcome.stop };
 }
 
 /** An infinite loss ends a run as NaN does: beyond the largest f32, no step leads back. */

@@ -41,16 +41,18 @@ export interface Trained {
 }
 
 /** How the steps of a rank ended. */
-interface Ended {
+export interface Ended {
   readonly reached: Reached;
   /** The loss of the weights on the rows that would follow; undefined where no target counts. */
   readonly loss: number | undefined;
 }
 
 /** Reports that everything is set up. Resolves with the numeric class of the rank's device. */
-export async function tellReady(run: OpenedRank): Promise<string> {
-  const { options, backend, device, data, strategy } = run;
-  const { config, rank, host, emit } = options;
+export async function tellReady(
+  { options, backend, device, data, strategy }: OpenedRank,
+  rank = options.rank,
+): Promise<string> {
+  const { config, host, emit } = options;
   const numericClass = await device.numericClass();
   const { kind, description, isSoftware } = backend.info;
   const tiles = await host.matmulChoices(backend);
@@ -122,7 +124,7 @@ export async function loadFirst({ options, strategy, resuming }: OpenedRank): Pr
 }
 
 /** Where the steps begin; undefined for the first one. */
-function fromOf(resumed: Resumed | undefined, config: PreparedRun): From | undefined {
+export function fromOf(resumed: Resumed | undefined, config: PreparedRun): From | undefined {
   const record = resumed?.save?.record;
   return record && { step: record.step, updates: record.updates, ...evaluationsOf(record, config) };
 }
@@ -258,18 +260,32 @@ export async function runSteps(
   if (config.again !== undefined) {
     return { reached, loss: undefined }; // its steps are what it is for
   }
-  const loss = await counter.pause(() => lossAhead({ ...parts, data: train }, last));
+  const loss = await counter.pause(() => lossOfEnd(run, last));
+  saves?.prove();
+  return { reached, loss };
+}
+
+/**
+ * The loss of the weights after the last step on the rows that would follow. Collective.
+ * @throws {DivergedError} where it is not finite
+ */
+export async function lossOfEnd(
+  { options, data, device, strategy, groups }: OpenedRank,
+  last: number,
+): Promise<number | undefined> {
+  const { config, rank } = options;
+  const group = groups.gather;
+  const loss = await lossAhead({ config, rank, device, strategy, group, data: data.train }, last);
   if (loss !== undefined && !Number.isFinite(loss)) {
     throw new DivergedError(
       `The weights after step ${last} have a loss that is ${Number.isNaN(loss) ? 'not a number' : 'infinite'}: the run diverged, and they are not left as a model. Use a smaller --lr, a longer --warmup or --clip 1.`,
     );
   }
-  saves?.prove();
-  return { reached, loss };
+  return loss;
 }
 
 /** Whether the model writes a text after this step; after the last one it does so in any case. */
-function isSampled(
+export function isSampled(
   { step, isLast }: AfterStep,
   { sampleEvery }: Pick<PreparedRun, 'sampleEvery'>,
 ): boolean {

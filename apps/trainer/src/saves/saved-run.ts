@@ -123,8 +123,9 @@ export function decidingDifferences(
 /** The flags that decide what steps come to, whatever the number of ranks is, as text. */
 export function decidingText(config: RunConfig): string {
   const flags = decidedFlags(config);
+  const others: readonly (keyof Flags)[] = [...BY_CONTENT, 'ranks', 'valid'];
   const named = FLAG_NAMES.filter(
-    (name) => FLAGS[name].atResume !== undefined && name !== 'ranks' && !BY_CONTENT.includes(name),
+    (name) => FLAGS[name].atResume !== 'free' && !others.includes(name),
   );
   return JSON.stringify([named.map((name) => [name, flags[name]]), config.modelConfig]);
 }

@@ -13,7 +13,7 @@ import { resolveConfig } from '../../src/config/resolve-config.js';
 import { prepareTokens } from '../../src/data/prepare-tokens.js';
 import { deferred } from '../../src/launch/watch-ranks.js';
 import { DeviceHost } from '../../src/rank/device-host.js';
-import { runElasticRank } from '../../src/rank/elastic/elastic-rank.js';
+import { type ElasticLead, runElasticRank } from '../../src/rank/elastic/elastic-rank.js';
 import { isBehind } from '../../src/rank/elastic/place.js';
 import type { StepMetrics } from '../../src/rank/events.js';
 import { hashOf } from '../../src/rank/strategies/model-saves.js';
@@ -44,6 +44,15 @@ export interface ElasticTold {
   readonly numCalls: number;
   readonly errors: readonly unknown[];
 }
+
+/** These ranks are heard, and leave nothing. */
+const NO_LEAD: ElasticLead = {
+  begin: async () => undefined,
+  record: async () => {},
+  afterStep: async () => {},
+  stop: async () => {},
+  end: async () => {},
+};
 
 /** The most ranks of a job. */
 const MOST = 8;
@@ -181,6 +190,7 @@ export async function elasticJob(
           bytes.add(live);
         }
       },
+      lead: NO_LEAD,
       onEnd: async ({ strategy }) => {
         hashes[member.id] = await hashOf(strategy);
       },
@@ -216,6 +226,7 @@ function watched(
 ): Member {
   return {
     id: member.id,
+    about: member.about,
     get isChangeDue() {
       return member.isChangeDue;
     },

@@ -44,6 +44,11 @@ export class CoordinatorHost<Address> {
     this.#tell(this.#coordinator.gone(from, this.#clock.now()));
   }
 
+  /** Notes that a member has shown no sign of life for some time, or shows one again. */
+  silence(id: number, isSilent: boolean): void {
+    this.#tell(this.#coordinator.silence(id, isSilent, this.#clock.now()));
+  }
+
   /** Ends the job for all who are there. */
   end(reason: string): void {
     const nowMs = this.#clock.now();

@@ -64,6 +64,18 @@ export class Coordinator<Address> {
     return this.tick(nowMs);
   }
 
+  /**
+   * Notes that a member shows no signs of life, or shows them again. It counts where the member is
+   * awaited between two epochs: those at work judge one another.
+   */
+  silence(id: number, isSilent: boolean, nowMs: number): readonly Word<Address>[] {
+    const seat = this.#job.roster.get(id);
+    if (seat !== undefined) {
+      seat.silentMs = isSilent ? nowMs : undefined;
+    }
+    return this.tick(nowMs);
+  }
+
   /** Does what it is time for. */
   tick(nowMs: number): readonly Word<Address>[] {
     const job = this.#job;

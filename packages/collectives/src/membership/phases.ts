@@ -51,10 +51,14 @@ function isAwaiting<Address>(job: JobState<Address>, nowMs: number): boolean {
   const { graceMs = DEFAULT_TIMEOUT_MS, suspectMs = 1000 } = job.options;
   let isAwaited = false;
   for (const seat of job.roster.of(job.before)) {
-    const limitMs = seat.suspectedMs === undefined ? graceMs : suspectMs;
-    const sinceMs = Math.max(seat.suspectedMs ?? 0, job.stage.sinceMs);
+    const lostMs = seat.suspectedMs ?? seat.silentMs;
+    const limitMs = lostMs === undefined ? graceMs : suspectMs;
+    const sinceMs = Math.max(lostMs ?? 0, job.stage.sinceMs);
     if (seat.edge === undefined && job.deadlines.isPast(sinceMs + limitMs, nowMs)) {
-      const reason = `it did not stop within ${limitMs} ms`;
+      const reason =
+        lostMs === undefined
+          ? `it did not stop within ${limitMs} ms`
+          : 'it is stopped or cut off, and showed no sign of life';
       job.giveUp(seat, { how: 'fenced', reason }, nowMs);
     } else {
       isAwaited ||= !isReady(seat);

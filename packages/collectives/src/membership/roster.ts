@@ -27,6 +27,8 @@ export interface Seat<Address> {
   formed: number;
   /** The time at which a member told that it is lost. */
   suspectedMs: number | undefined;
+  /** The time since which it shows no signs of life to the coordinator itself. */
+  silentMs: number | undefined;
   /** The members with which it has no path, as either end has told. */
   readonly cut: Set<number>;
 }
@@ -93,6 +95,7 @@ export class Roster<Address> {
       links: undefined,
       formed: 0,
       suspectedMs: undefined,
+      silentMs: undefined,
       cut: new Set(),
     };
     this.#seats.set(id, seat);

@@ -1,7 +1,7 @@
 // A rank of a job whose ranks change while it trains. All of them have the whole model and the
 // state of its optimizer, so whoever is left goes on, and who comes copies.
 //
-//   reform    stop, and hear who is there and whose state is the newest     rank 0 of what follows
+//   reform    stop, and hear who is there and whose state is the newest
 //   catch up  end the last step by itself, or copy weights and optimizer     who is behind
 //   wrap      the replica in a wrapper on the new group; rows are dealt anew
 //   train     until an edge at which somebody waits, or until a rank is lost
@@ -11,6 +11,7 @@
 // computes a group gets the same bits. So it does not matter who did which step, how often it was
 // begun, or who was there: weights and optimizer state are a function of the step alone.
 
+import { setTimeout as delay } from 'node:timers/promises';
 import { PeerFailedError } from '@shardweave/collectives';
 import {
   type Epoch,
@@ -25,6 +26,7 @@ import { openData } from '../../data/open-data.js';
 import { UsageError } from '../../errors.js';
 import { type OpenedOwnModel, openOwnModel } from '../../own-model/open-own-model.js';
 import type { PreparedRun } from '../../run-config.js';
+import type { CommWatch } from '../comm-watch.js';
 import type { EmitRankEvent } from '../events.js';
 import { openObjective } from '../objectives/open-objective.js';
 import { RankWatch } from '../rank-watch.js';
@@ -35,9 +37,13 @@ import { openReplica, type Replica, type ReplicaStrategy, wrapReplica } from '..
 import { hashOf } from '../strategies/model-saves.js';
 import { openRankGroups } from '../strategies/open-strategy.js';
 import type { RankGroups, TaskStrategy } from '../strategies/strategy.js';
-import { type Reached, trainLoop } from '../train-loop.js';
-import { isBehind, type Note, noteOf, noteText, type Place } from './place.js';
+import { sumOverRanks } from '../strategies/sum-over-ranks.js';
+import { type AfterStep, type Reached, trainLoop } from '../train-loop.js';
+import { isBehind, type Note, noteOf, noteText, type Place, ranksInOrder } from './place.js';
 import { proofOf } from './proof.js';
+
+/** The time between two looks for somebody of whom the leading process hears. */
+const WAIT_MS = 100;
 
 export interface ElasticRankOptions {
   /** A run with gradientGroups; how many ranks it has is not asked. */
@@ -45,14 +51,20 @@ export interface ElasticRankOptions {
   readonly member: Member;
   readonly device: Device;
   readonly emit: EmitRankEvent;
+  /** Undefined on a rank that the process which leads the job does not hear. */
+  readonly lead?: ElasticLead | undefined;
+  /** What measures its steps for those who watch the run, and its number there. */
+  readonly watched?: { readonly comm: CommWatch; readonly rank: number } | undefined;
   /** Called when an epoch begins, before its first step, with the bytes that the device holds. */
-  readonly onEpoch?: (epoch: Epoch, bytes: number) => void;
+  readonly onEpoch?: ((epoch: Epoch, bytes: number) => void) | undefined;
+  /** Called with each step that is done, of this epoch or, at its beginning, of the one before. */
+  readonly onUpdated?: ((reached: Reached) => void) | undefined;
+  /** Called when all steps are done. Collective; again where a rank is lost meanwhile. */
+  readonly onEnd?: (ended: ElasticEnd) => Promise<void>;
   /**
-   * Does what is left to do when all steps are done. Collective; called again where a rank is lost
-   * meanwhile.
+   * Makes the rank leave after the present step; the others go on without it. With `lead` all of
+   * them stop with it, since the process that leads them ends.
    */
-  readonly onEnd: (ended: ElasticEnd) => Promise<void>;
-  /** Makes the rank leave after the present step; the others go on without it. */
   readonly wrapUp: AbortSignal;
   readonly signal: AbortSignal;
 }
@@ -61,11 +73,31 @@ export interface ElasticEnd {
   readonly rank: number;
   readonly groups: RankGroups;
   readonly strategy: TaskStrategy;
+  readonly watch: RankWatch;
   readonly reached: Reached;
 }
 
+/** What the first rank of an epoch does for the job, by itself, while the others wait or go on. */
+export interface ElasticLead {
+  /** Where the job begins, and its state, such as that of a save; undefined for the first step. */
+  begin(opened: Opened): Promise<Place | undefined>;
+  /** Tells what the steps begin with. */
+  record(): Promise<void>;
+  /** Does what follows a step: a text, a save. */
+  afterStep(progress: AfterStep, at: LeadPlace): Promise<void>;
+  /** The job stops after this step, as it was asked to. */
+  stop(reached: Reached): Promise<void>;
+  /** All steps are done. */
+  end(ended: ElasticEnd): Promise<void>;
+}
+
+export interface LeadPlace extends Pick<Place, 'scaler'> {
+  /** Whether the job stops after the step. */
+  readonly isStopping: boolean;
+}
+
 /** What a rank has for as long as it lives. */
-interface Opened {
+export interface Opened {
   readonly data: RunData;
   readonly replica: Replica;
   readonly own: OpenedOwnModel | undefined;
@@ -135,6 +167,8 @@ class ElasticRank {
   #work: AtWork | undefined;
   /** How the job ended, as far as this rank is concerned. */
   #ended: Reached | undefined;
+  /** Whether this rank ends with the present step: it leaves, or the job is over. */
+  #isStopping = false;
 
   constructor(options: ElasticRankOptions, opened: Opened) {
     this.#options = options;
@@ -142,23 +176,23 @@ class ElasticRank {
   }
 
   async run(): Promise<Reached | undefined> {
-    const { member, signal, wrapUp } = this.#options;
+    const { signal, wrapUp, lead } = this.#options;
+    this.#place = (await lead?.begin(this.#opened)) ?? this.#place;
     for (;;) {
       signal.throwIfAborted();
       try {
-        const epoch = await member.reform({ step: this.#place.step, note: this.#note() });
-        const reached = await this.#inEpoch(epoch);
-        if (reached.early !== 'asked') {
+        const reached = await this.#inEpoch(await this.#reform());
+        if (reached !== undefined && reached.early !== 'asked') {
           return reached;
         }
-        if (wrapUp.aborted) {
+        if (this.#isStopping || (reached === undefined && wrapUp.aborted)) {
           return undefined;
         }
       } catch (error) {
         if (!isEpochOver(error)) {
           // Those that have ended leave, and then there may be too few for another epoch.
-          const isLate = error instanceof MembershipError && this.#ended !== undefined;
-          if (isLate) {
+          const isOver = this.#ended !== undefined || this.#isLeaving;
+          if (isOver && error instanceof MembershipError) {
             return this.#ended;
           }
           throw error;
@@ -168,6 +202,25 @@ class ElasticRank {
         this.#unwrap();
       }
     }
+  }
+
+  /** Waits for the next epoch, or leaves where this rank is asked to meanwhile. */
+  async #reform(): Promise<Epoch> {
+    const { member, wrapUp } = this.#options;
+    const leave = () => void (this.#isLeaving && member.leave());
+    wrapUp.addEventListener('abort', leave, { once: true });
+    try {
+      leave();
+      return await member.reform({ step: this.#place.step, note: this.#note() });
+    } finally {
+      wrapUp.removeEventListener('abort', leave);
+    }
+  }
+
+  /** Whether this rank leaves and the job goes on. */
+  get #isLeaving(): boolean {
+    const { lead, wrapUp } = this.#options;
+    return wrapUp.aborted && lead === undefined;
   }
 
   /** Frees what the rank has on the device. */
@@ -184,14 +237,21 @@ class ElasticRank {
 
   #note(): string {
     const { proof } = this.#opened;
-    const note: Note = { proof, undecided: this.#work?.step.undecided, place: this.#place };
-    return noteText(note);
+    const undecided = this.#work?.step.undecided;
+    const isAttached = this.#options.lead !== undefined;
+    return noteText({ isAttached, proof, undecided, place: this.#place });
   }
 
-  async #inEpoch(epoch: Epoch): Promise<Reached> {
-    const { device, onEpoch, onEnd } = this.#options;
+  /** Resolves with undefined where the epoch has ended before a step, for other members. */
+  async #inEpoch(epoch: Epoch): Promise<Reached | undefined> {
+    const { device, lead, onEpoch, onEnd } = this.#options;
     const source = noteOf(epoch.members[epoch.source]!);
     this.#requireSame(source);
+    const order = ranksInOrder(epoch.members, epoch.source);
+    if (order === undefined) {
+      await this.#waitForOthers(epoch);
+      return undefined;
+    }
     const isCopying = isBehind(epoch.members[epoch.group.rank]!, epoch.step);
     if (!isCopying) {
       if (this.#place.step < epoch.step) {
@@ -200,18 +260,40 @@ class ElasticRank {
       this.#place = source.place;
     }
     this.#unwrap();
-    const work = await this.#wrap(epoch, source.place);
+    const work = await this.#wrap(epoch, { order, place: source.place });
     this.#work = work;
     this.#place = source.place; // who was behind has the state by now
     onEpoch?.(epoch, device.memory().live.total);
-    const reached = await this.#train(work);
-    if (reached.early !== 'asked') {
-      const { groups, strategy } = work;
-      await onEnd({ rank: groups.gather.rank, groups, strategy, reached });
-      this.#ended = reached;
-      await groups.gather.barrier();
+    const { groups, strategy, watch } = work;
+    const { rank } = groups.gather;
+    if (rank === 0 && this.#place.last === undefined) {
+      await lead?.record();
     }
+    const reached = await this.#train(work);
+    if (reached.early === 'asked') {
+      if (rank === 0 && this.#isStopping) {
+        await lead?.stop(reached);
+      }
+      return reached;
+    }
+    const ended: ElasticEnd = { rank, groups, strategy, watch, reached };
+    await onEnd?.(ended);
+    if (rank === 0) {
+      await lead?.end(ended);
+    }
+    this.#ended = reached;
+    await groups.gather.barrier();
     return reached;
+  }
+
+  /** Waits in an epoch of which nobody would hear, until it ends or somebody comes. Collective. */
+  async #waitForOthers({ group }: Epoch): Promise<void> {
+    const { member, wrapUp } = this.#options;
+    for (let isDue = false; !isDue; ) {
+      await delay(WAIT_MS);
+      const asked = Number(member.isChangeDue || wrapUp.aborted);
+      isDue = (await sumOverRanks(asked, group, 'waiting')) > 0;
+    }
   }
 
   /** @throws {UsageError} where the job trains something else than this rank */
@@ -224,12 +306,17 @@ class ElasticRank {
   }
 
   /** Wraps the replica for an epoch, and sends the state to those who are behind. Collective. */
-  async #wrap(epoch: Epoch, place: Place): Promise<AtWork> {
-    const { device, emit, member, wrapUp } = this.#options;
+  async #wrap(
+    { group, source, members, step: at }: Epoch,
+    { order, place }: { readonly order: readonly number[]; readonly place: Place },
+  ): Promise<AtWork> {
+    const { device, emit, member, wrapUp, lead, watched } = this.#options;
     const { replica, data, own } = this.#opened;
-    const { group, source, members, step: at } = epoch;
-    // Whose state is the newest is rank 0 from here on: that is the rank that tells and sends.
-    const gather = await group.split(0, group.rank === source ? 0 : group.rank + 1);
+    const gather = await group.split(0, order.indexOf(group.rank));
+    const root = order.indexOf(source);
+    if (watched !== undefined) {
+      gather.onTrace = watched.comm.onCall;
+    }
     const groups = await openRankGroups(gather);
     const { rank, worldSize: ranks } = gather;
     const whole = requireElastic(this.#options.config);
@@ -239,8 +326,8 @@ class ElasticRank {
       await wrapped.initialize();
       if (members.some((other) => isBehind(other, at))) {
         // A frozen base is the same by its hash.
-        await wrapped.ddp.syncParameters({ onlyTrained: config.lora !== undefined });
-        await wrapped.ddp.syncOptimizers({ optimizers: [replica.optimizer] });
+        await wrapped.ddp.syncParameters({ root, onlyTrained: config.lora !== undefined });
+        await wrapped.ddp.syncOptimizers({ root, optimizers: [replica.optimizer] });
       }
     } catch (error) {
       wrapped.ddp.unwrap();
@@ -248,7 +335,8 @@ class ElasticRank {
     }
     const objective = openObjective({ device, module: wrapped.module, config, groups, own });
     const strategy = { ...wrapped, objective, onlyTrained: own === undefined };
-    const watch = new RankWatch({ options: { rank, emit }, device, groups, comm: undefined });
+    const told = { rank: watched?.rank ?? rank, emit };
+    const watch = new RankWatch({ options: told, device, groups, comm: watched?.comm });
     const step = new TrainingStep({
       config,
       rank,
@@ -258,14 +346,18 @@ class ElasticRank {
       data: dealtRows(data.train, config),
       onPhase: watch.onPhase,
       uncounted: (body) => watch.counter.pause(body),
-      isStopDue: () => member.isChangeDue || wrapUp.aborted,
+      stopWish: () => {
+        // Where the leading process wraps up all its ranks hear of it, each in a moment of its own.
+        const isOver = wrapUp.aborted && lead !== undefined;
+        return isOver ? 'end' : member.isChangeDue || wrapUp.aborted ? 'stop' : 'go on';
+      },
     });
     step.loadScaler(place.scaler);
     return { config, groups, strategy, step, watch };
   }
 
   #train({ config, groups, strategy, step, watch }: AtWork): Promise<Reached> {
-    const { device, emit, signal } = this.#options;
+    const { device, emit, signal, lead, onUpdated } = this.#options;
     const { data, numericClass, asked } = this.#opened;
     const { gather: group } = groups;
     const { rank } = group;
@@ -281,22 +373,31 @@ class ElasticRank {
       from: { ...from, untold: isTold ? undefined : last },
       rows: data.train.size.rows,
       tokensBefore: last?.metrics.tokens ?? 0,
-      onUpdated: ({ metrics, resources, step: at, updates, best }) => {
+      onUpdated: ({ metrics, resources, ...reached }) => {
         const { scaler } = step;
+        const { step: at, updates, best } = reached;
         this.#place = { ...{ step: at, updates, best, scaler }, ...toTell({ metrics, resources }) };
+        onUpdated?.(reached);
       },
       onStep: (metrics, resources) => {
         this.#place = { ...this.#place, ...toTell({ metrics, resources }) };
         tell({ type: 'step', metrics, resources });
       },
-      afterStep: async ({ best, validLoss }) => {
+      afterStep: async (progress) => {
+        if (rank === 0) {
+          const at = { scaler: step.scaler, isStopping: this.#isStopping };
+          await watch.counter.pause(async () => lead?.afterStep(progress, at));
+        }
+        const { best, validLoss } = progress;
         this.#place = { ...this.#place, best, validLoss, isTold: true };
         return false;
       },
       runner: {
-        runStep: (stepIndex, lr) => {
+        runStep: async (stepIndex, lr) => {
           watch.begin(stepIndex);
-          return step.run(stepIndex, lr);
+          const outcome = await step.run(stepIndex, lr);
+          this.#isStopping = outcome.stop === 'end' || (outcome.stop === 'stop' && this.#isLeaving);
+          return outcome;
         },
         evaluate:
           valid &&

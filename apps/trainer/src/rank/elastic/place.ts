@@ -20,6 +20,8 @@ export interface Place extends Progress {
 }
 
 export interface Note {
+  /** Whether the process that leads the job hears this rank. */
+  readonly isAttached: boolean;
   /** A hash of what decides the bits of steps; members of other ones train something else. */
   readonly proof: string;
   /** The step (from 0) of which the rank has all gradients, and no decision. */
@@ -43,6 +45,22 @@ export function noteText(note: Note): string {
     JSON.stringify({ ...note, place: { ...place, last: { ...last, metrics: shown } } });
   const whole = text(metrics);
   return new TextEncoder().encode(whole).length > MOST_BYTES ? text(least) : whole;
+}
+
+/**
+ * The ranks of an epoch in the order in which they are at work. The first one tells of steps and
+ * saves, so it is one that the leading process hears; undefined where it hears none.
+ * @param source the rank whose state is the newest, which is first where it can be
+ */
+export function ranksInOrder(
+  members: readonly EpochMember[],
+  source: number,
+): readonly number[] | undefined {
+  const isAttached = members.map((member) => noteOf(member).isAttached);
+  const keyOf = (rank: number) => (isAttached[rank] ? 0 : 2) + (rank === source ? 0 : 1);
+  return isAttached.includes(true)
+    ? [...members.keys()].sort((a, b) => keyOf(a) - keyOf(b) || a - b)
+    : undefined;
 }
 
 /** The note of a member. */

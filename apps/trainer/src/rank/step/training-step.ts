@@ -21,10 +21,13 @@ import type { Dataset } from '../../data/dataset.js';
 import { isWatched, type RunConfig } from '../../run-config.js';
 import type { TaskStrategy } from '../strategies/strategy.js';
 import { sumsOfMicroSteps } from '../strategies/sum-over-ranks.js';
-import type { StepOutcome } from '../train-loop.js';
+import type { StepOutcome, StopWish } from '../train-loop.js';
 import { layerNorms, tellsLayers, tellsUpdates } from './layer-norms.js';
 import { LayerUpdates } from './layer-updates.js';
 import type { StepPhase } from './phase-memory.js';
+
+/** Numbers whose sum over ranks tells what any of them asks. */
+const WISHES: Readonly<Record<StopWish, number>> = { 'go on': 0, stop: 1, end: 2 ** 16 };
 
 /** What a step's update leaves to be told. */
 type Updated = Pick<StepOutcome, 'gradNorm' | 'groups' | 'isSkipped'>;
@@ -56,10 +59,10 @@ export interface TrainingStepOptions {
   /** Runs what is only done to be told, and counts nothing that it sends. Default: just runs it. */
   readonly uncounted?: <T>(run: () => Promise<T>) => Promise<T>;
   /**
-   * Whether this rank asks all of them to stop after the present step. Absent: nobody ever does.
-   * Ranks have it alike, with `gradientGroups`.
+   * Whether this rank asks all of them to stop after the present step, or to end the job with it.
+   * Absent: nobody ever does. Ranks have it alike, with `gradientGroups`.
    */
-  readonly isStopDue?: () => boolean;
+  readonly stopWish?: () => StopWish;
   /** The norm of all gradients. Default: nn's; a dry run has a number of its own. */
   readonly gradNorm?: (module: Module) => Promise<number>;
 }
@@ -99,16 +102,16 @@ export class TrainingStep {
    * has to ask whether the ranks stop.
    */
   async run(step: number, lr: number): Promise<StepOutcome> {
-    const { strategy, data, isStopDue } = this.#options;
+    const { strategy, data, stopWish } = this.#options;
     const { lossScale } = this;
     this.#undecided = undefined;
     const numTargets = await data.numTargets(step);
     if (numTargets === 0) {
-      this.#undecided = isStopDue && { step, norms: undefined, lossScale };
-      const isStopping = isStopDue && (await this.#decide([])).isStopping;
+      this.#undecided = stopWish && { step, norms: undefined, lossScale };
+      const stop = stopWish && (await this.#decide([])).stop;
       this.#undecided = undefined;
       const nothing = { loss: Number.NaN, numTargets, gradNorm: Number.NaN };
-      return { ...nothing, lossScale, isSkipped: true, ...(isStopDue && { isStopping }) };
+      return { ...nothing, lossScale, isSkipped: true, ...(stop && { stop }) };
     }
     for (const optimizerGroup of strategy.optimizer.groups) {
       optimizerGroup.lr = lr;
@@ -119,7 +122,7 @@ export class TrainingStep {
     onPhase?.('norm');
     const norms = await this.#norms(step);
     this.#undecided = { step, norms, lossScale };
-    const { sums, isStopping } = await this.#decide(await losses);
+    const { sums, stop } = await this.#decide(await losses);
     const ended = (await this.finish())!;
     const [loss, ...figures] = sums.map((sum) => sum / numTargets);
     const names = strategy.objective.figures;
@@ -127,8 +130,10 @@ export class TrainingStep {
       batchFigures: Object.fromEntries(names.map((name, i) => [name, figures[i]!])),
     };
     const numTokens = data.numTokens?.(step);
-    const stop = isStopDue && { isStopping };
-    return { loss: loss!, numTargets, numTokens, ...told, ...ended, lossScale, ...stop };
+    return {
+      ...{ loss: loss!, numTargets, numTokens, ...told, ...ended, lossScale },
+      ...(stop && { stop }),
+    };
   }
 
   /** The step of which this rank has all gradients, and not the decision; see Note [decision]. */
@@ -155,22 +160,22 @@ export class TrainingStep {
    * Sums the losses and figures of all ranks, and asks whether any of them is to stop after this
    * step. See Note [decision]. Collective.
    */
-  async #decide(
-    losses: readonly (readonly number[])[],
-  ): Promise<{ readonly sums: readonly number[]; readonly isStopping: boolean }> {
-    const { config, rank, group, isStopDue } = this.#options;
+  async #decide(losses: readonly (readonly number[])[]): Promise<{
+    readonly sums: readonly number[];
+    readonly stop: StopWish | undefined;
+  }> {
+    const { config, rank, group, stopWish } = this.#options;
     const of = { rank, group, tag: 'loss' };
-    if (isStopDue === undefined) {
-      return { sums: await sumsOfMicroSteps(losses, config, of), isStopping: false };
+    if (stopWish === undefined) {
+      return { sums: await sumsOfMicroSteps(losses, config, of), stop: undefined };
     }
     const own = losses.length === 0 ? [[]] : losses;
-    const asked = Number(isStopDue());
-    const sums = await sumsOfMicroSteps(
-      own.map((values) => [...values, asked]),
-      config,
-      of,
-    );
-    return { sums: sums.slice(0, -1), isStopping: sums.at(-1)! > 0 };
+    const wish = WISHES[stopWish()];
+    const all = own.map((values, i) => [...values, i === 0 ? wish : 0]);
+    const sums = await sumsOfMicroSteps(all, config, of);
+    const asked = sums.at(-1)!;
+    const stop = asked === 0 ? 'go on' : asked < WISHES.end ? 'stop' : 'end';
+    return { sums: sums.slice(0, -1), stop };
   }
 
   /**
