@@ -20,6 +20,7 @@ export default defineConfig({
     index: 'src/index.ts',
     dry: 'src/dry.ts',
     elastic: 'src/elastic.ts',
+    'elastic-page': 'src/elastic-page.ts',
     shm: 'src/shm.ts',
     ws: 'src/ws.ts',
     'ws-page': 'src/ws-page.ts',

@@ -7,6 +7,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { serveElastic } from '@shardweave/collectives/elastic';
 import { conformanceCases, STOP_CASE } from '@shardweave/collectives/testing';
 import { connectWsEndpoint, serveRendezvous } from '@shardweave/collectives/ws';
 import { build } from 'esbuild';
@@ -260,6 +261,29 @@ describe.skipIf(path === undefined)(
         child.kill('SIGKILL');
         await rm(folder, { recursive: true });
       }
+    });
+
+    it('pages are members of an elastic job, which goes on when one is closed', async () => {
+      const elastic = await serveElastic({
+        ...{ min: 1, max: 3, secret: SECRET, settleMs: 100 },
+        allowedOrigins: [server.origin],
+      });
+      const work = (page: Page) =>
+        page.evaluate(([port, secret]) => window.wsPage.workElastic(port, secret), [
+          elastic.port,
+          SECRET,
+        ] as const);
+      const working = (page: Page, count: number) =>
+        page.waitForFunction((wanted) => window.wsPage.numMembers() === wanted, count);
+      const closed = await openPage();
+      const staying = pages.slice(0, 2);
+      const ends = staying.map(work);
+      work(closed).catch(() => {}); // it is closed
+      await Promise.all([closed, ...staying].map((page) => working(page, 3)));
+      await closed.close();
+      await Promise.all(staying.map((page) => working(page, 2)));
+      await elastic.close('that was all');
+      expect(await Promise.all(ends)).toEqual(['that was all', 'that was all']);
     });
 
     it('turns away a page whose origin is not allowed, and one without the secret', async () => {

@@ -35,7 +35,6 @@ const NODE_ENTRIES = [
   './webgpu-node',
   './mpi',
   './launch',
-  './elastic',
   './http-head',
   './node',
   './testing-node',

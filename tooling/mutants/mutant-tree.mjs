@@ -94,7 +94,12 @@ export class MutantTree {
     const script = buildScriptOf(file);
     const folder = join(this.#root, file.split('/').slice(0, 2).join('/'));
     const generated = script === undefined ? [] : readAll(join(folder, 'src/generated'));
+    // What vitest itself has loaded, such as a plugin, it loads once.
+    const isOfHost = file.startsWith('tooling/');
     try {
+      if (isOfHost) {
+        await this.close();
+      }
       writeFileSync(
         path,
         text.replace(find, () => replace),
@@ -111,6 +116,9 @@ export class MutantTree {
         writeFileSync(output, bytes);
       }
       this.#changed.push(path, ...generated.map(([output]) => output));
+      if (isOfHost) {
+        await this.close();
+      }
     }
   }
 

@@ -52,6 +52,8 @@ const SHARDWEAVE = [
   'onnx',
   'embed',
   'push',
+  'join',
+  'leave',
   'verify',
   'replay',
   'bisect',

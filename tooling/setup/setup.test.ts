@@ -143,7 +143,7 @@ describe('a root command', () => {
     const { code, stderr } = await runNode([join(root, 'tooling/setup/run.cjs'), 'fly'], {});
     expect(code).toBe(2);
     expect(stderr).toMatch(
-      /expected one of train, generate, eval, plan, inspect, convert, merge, gguf, onnx, embed, push, verify, replay, bisect, report, dashboard, build, test, test:nodes, test:long, bench, kernels, one-hash, mutants, docs, doctor, got fly/,
+      /expected one of train, generate, eval, plan, inspect, convert, merge, gguf, onnx, embed, push, join, leave, verify, replay, bisect, report, dashboard, build, test, test:nodes, test:long, bench, kernels, one-hash, mutants, docs, doctor, got fly/,
     );
   });
 });

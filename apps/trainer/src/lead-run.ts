@@ -99,6 +99,7 @@ export async function leadRun(config: RunConfig, options: LeadOptions): Promise<
       entry,
       onEvent: monitor.handle,
       onDoing: (what) => terminal.doing(what),
+      onNote: (text) => terminal.note(text),
       onTokenized: terminal.tokenizing.bind(terminal),
       signal,
       wrapUp,

@@ -143,6 +143,15 @@ export function decidedFlags(
   };
 }
 
+/** Whether ranks may be lost and come without an end of the job. */
+export function isElastic({
+  elastic,
+  strategy,
+  again,
+}: Pick<RunConfig, 'elastic' | 'strategy' | 'again'>): boolean {
+  return elastic && strategy === 'ddp' && again === undefined;
+}
+
 /** Whether anybody may watch the steps of all ranks, now or later. */
 export function isWatched({ out, dashboard }: Pick<RunConfig, 'out' | 'dashboard'>): boolean {
   return out !== undefined || dashboard !== undefined;

@@ -6,12 +6,12 @@ import { join } from 'node:path';
 import { makeModel, parseModelConfig, stateDict } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
-import { describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { readQuestions } from '../src/data/read-questions.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
-import type { AnswerTask } from '../src/eval/answer-tasks.js';
 import { compareAnswers } from '../src/eval/judge-answers.js';
-import { readQuestions } from '../src/eval/read-questions.js';
+import type { AnswerTask } from '../src/task/answer-tasks.js';
 import { lettersDirectory } from './support/letters-tokenizer.js';
 import { runCli } from './support/run-cli.js';
 import { writeModel } from './support/write-model.js';
@@ -55,7 +55,7 @@ const CHATS = written('chats.jsonl', [
 /** Judges a model that gives these answers, one after the other. */
 async function judge(task: AnswerTask, data: string, answers: readonly string[]) {
   const tokenizer = await loadTokenizer('model', directory);
-  const questions = await readQuestions(data, tokenizer);
+  const questions = await readQuestions(data, tokenizer, { flag: '--data' });
   const left = [...answers];
   const asked: string[] = [];
   const model = {
@@ -153,11 +153,14 @@ describe('the command', () => {
       ...`--device cpu --threads 1 ${flags}`.trim().split(' '),
     ]);
 
-  it('has the model answer greedily', async () => {
+  beforeAll(async () => {
     const device = new Device(createReferenceBackend());
     const model = makeModel(device, config, { seed: 7 });
     await writeModel(directory, { config, state: await stateDict(model) });
     device.dispose();
+  });
+
+  it('has the model answer greedily', async () => {
     const lines = ['ab', 'cd', 'ef'].map((prompt) => ({ prompt, completion: 'never' }));
     const { code, out } = await evaluated(written('ask.jsonl', lines), '--json');
     expect(code).toBe(0);
@@ -179,5 +182,29 @@ describe('the command', () => {
     const { code, err } = await evaluated(data);
     expect(code).toBe(2);
     expect(err).toMatch(/--data: .*long\.jsonl, line 1: the prompt has 300 tokens.*256 positions/);
+  });
+
+  it('refuses data that asks nothing, and flags that do nothing', async () => {
+    const refused = async (flags: string) => {
+      const { code, err } = await runCli(`eval --model ${directory} ${flags}`.split(' '));
+      expect(code).toBe(2);
+      return err.replaceAll(/\S*\//g, '');
+    };
+    const data = written('some.jsonl', [{ prompt: 'a', completion: 'b' }]);
+    expect(await refused('--task tools')).toBe(
+      'error: --data is not given, and the task needs examples. Give JSON lines, CSV, TSV or Parquet of them.\n',
+    );
+    const tools = `--task tools --data ${data}`;
+    expect(await refused(`${tools} --seq 8`)).toBe(
+      'error: --seq is for a loss on data, got --task tools. Leave it out, or give another --task.\n',
+    );
+    expect(await refused(`${tools} --batch 3`)).toMatch(/^error: --batch is for a loss on data/);
+    expect(await refused(`--task exact --data ${data} --train-on-prompt`)).toMatch(
+      /^error: --train-on-prompt is for a loss on data, got --task exact/,
+    );
+    expect(await refused(`--data ${data} --max-tokens 8`)).toBe(
+      'error: --max-tokens is for --task tools or exact, which is not given. Leave it out, or give another --task.\n',
+    );
+    expect(await refused(`--task lm --data ${data} --max-tokens 8`)).toMatch(/got --task lm/);
   });
 });

@@ -36,7 +36,7 @@ const SMALL = '--steps 2 --batch 4 --seq 16 --device cpu --threads 1';
 const MORE: Readonly<Record<string, string>> = {
   train: `${SMALL} --transport memory --quiet`,
   generate: '--max-tokens 4 --device cpu --threads 1',
-  eval: '--seq 16 --max-tokens 4 --device cpu --threads 1',
+  eval: '--device cpu --threads 1',
   embed: '--device cpu --threads 1 --quiet',
 };
 
@@ -64,6 +64,11 @@ function small(line: string): string[] {
     ...data,
     ...saves,
     ...(MORE[name!] ?? '').split(' ').filter(Boolean),
+    ...(name !== 'eval'
+      ? []
+      : /--task (tools|exact)/.test(line)
+        ? ['--max-tokens', '4']
+        : ['--seq', '16']),
   ];
 }
 
@@ -103,8 +108,10 @@ it('the examples of --help do what they say', async () => {
   uploads.accounts.set('secret', { name: 'me' });
   const env = { HF_ENDPOINT: hub.endpoint, HF_TOKEN: 'secret', HF_HUB_OFFLINE: '' };
   let numRun = 0;
-  // A dashboard serves until somebody ends it; dashboard-dir.test.ts starts one.
-  const ending = COMMANDS.filter(({ name }) => name !== 'plan' && name !== 'dashboard');
+  // A dashboard serves until somebody ends it, and a rank joins what another command leads:
+  // dashboard-dir.test.ts and elastic-run.test.ts start them.
+  const others = ['plan', 'dashboard', 'join'];
+  const ending = COMMANDS.filter(({ name }) => !others.includes(name));
   for (const { name, load } of ending) {
     for (const { line } of (await load()).examples) {
       const { code, out, err } = await runCli(small(line), { input: 'Hi\n', entry, env });

@@ -36,6 +36,8 @@ const LORA = { rank: 2, alpha: 4, dropout: 0, targets: 'all-linear', directory: 
 const EVALUATED = '--valid-fraction 0.1';
 const EMBED = '--task embed --data a.jsonl';
 const DPO = '--task dpo --lora-rank 2 --data a.jsonl';
+const ELASTIC =
+  '--strategy ddp --elastic --gradient-groups 4 --transport ws --out a --save-every 5';
 const SAVED = '--out a --save-every 5';
 
 /** Two values of each flag. */
@@ -43,6 +45,10 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   strategy: ['--strategy fsdp', '--strategy ddp', 'fsdp', 'ddp'],
   ranks: ['--ranks 2', '--ranks 3', '2', '3'],
   transport: ['--transport memory', '--transport ws'],
+  elastic: [ELASTIC.replace('--elastic ', ''), ELASTIC],
+  minRanks: [ELASTIC, `${ELASTIC} --min-ranks 2`],
+  maxRanks: [ELASTIC, `${ELASTIC} --max-ranks 3`],
+  listen: [ELASTIC, `${ELASTIC} --listen 10.0.0.1`],
   device: ['--device cpu', '--device webgpu'],
   threads: ['--threads 1', '--threads 2'],
   products: ['--products wasm', '--products native'],
@@ -68,6 +74,8 @@ const CHANGES: Readonly<Record<keyof Flags, Change>> = {
   validFraction: ['', EVALUATED, 'none', '0.1'],
   evalEvery: [EVALUATED, `${EVALUATED} --eval-every 5`, '100', '5'],
   evalBatches: [EVALUATED, `${EVALUATED} --eval-batches 5`, '100', '5'],
+  evalTask: ['--valid a', '--valid a --eval-task tools'],
+  evalAnswers: ['--valid a --eval-task tools', '--valid a --eval-task tools --eval-answers 5'],
   task: ['', `--task classify --data ${TEXT}`, 'lm', 'classify'],
   pooling: [`${EMBED} --pooling cls`, `${EMBED} --pooling mean`, 'cls', 'mean'],
   temperature: [EMBED, `${EMBED} --temperature 0.5`, '0.05', '0.5'],
@@ -325,6 +333,22 @@ const REFUSED: readonly (readonly [name: keyof Flags, line: string, says: string
   ],
   ['evalEvery', '--eval-every 5', 'is for --valid or --valid-fraction, which is not given.'],
   ['evalBatches', '--eval-batches 5', 'is for --valid or --valid-fraction, which is not given.'],
+  [
+    'evalTask',
+    '--eval-task tools',
+    'is for --task lm with --valid, which is not given. Use --task lm with --valid, or leave --eval-task out.',
+  ],
+  [
+    'evalTask',
+    '--eval-task tools --valid-fraction 0.1',
+    'is for --task lm with --valid, got --valid-fraction 0.1.',
+  ],
+  [
+    'evalTask',
+    '--eval-task tools --task embed --data a.jsonl --valid b.jsonl',
+    'is for --task lm with --valid, got --task embed.',
+  ],
+  ['evalAnswers', '--valid a --eval-answers 5', 'is for --eval-task, which is not given.'],
   ['patience', '--patience 5', 'is for --valid or --valid-fraction, which is not given.'],
   [
     'trainOnPrompt',
@@ -350,6 +374,9 @@ const REFUSED: readonly (readonly [name: keyof Flags, line: string, says: string
     'is for --task lm, dpo or orpo, got --task embed.',
   ],
   ['saveEvery', '--save-every 5', 'is for --out, which is not given.'],
+  ['minRanks', '--min-ranks 2', 'is for --elastic, which is not given.'],
+  ['maxRanks', '--max-ranks 2', 'is for --elastic, which is not given.'],
+  ['listen', '--listen 10.0.0.1', 'is for --elastic, which is not given.'],
   ['keep', '--out x --keep 5', 'is for --save-every, which is not given.'],
   ['maxRestarts', '--out x --max-restarts 5', 'is for --save-every, which is not given.'],
 ];

@@ -161,6 +161,36 @@ describe('--max-restarts', () => {
   });
 });
 
+it('a sharded elastic job goes on from its save with one rank less, down to --min-ranks', async () => {
+  const out = folder('fewer');
+  mkdirSync(join(out, 'saves/step-000003'), { recursive: true });
+  const asked = {
+    ...{ out, maxRestarts: 1, elastic: true, strategy: 'fsdp' },
+    ranks: 4,
+    minRanks: 3,
+  };
+  const starts: unknown[] = [];
+  const fails = async ({ ranks, resume }: RunConfig) => {
+    starts.push([ranks, resume]);
+    throw new RankFailedError(1, 'a rank failed.');
+  };
+  const config = { steps: 9, patience: undefined };
+  const facts = { config, early: undefined, misplaced: undefined, asked: undefined };
+  const endOf = (error?: unknown) => runEnd({ ...facts, error });
+  const told: string[] = [];
+  const onRestart = (_: RunConfig, reason: string) => told.push(reason.split('\n')[1]!);
+  await runRestarting(asked as unknown as RunConfig, fails, { endOf, onRestart });
+  expect(starts).toEqual([
+    [4, undefined],
+    [3, 'auto'],
+    [3, 'auto'],
+  ]);
+  expect(told).toEqual([
+    'Starting again from the last save (on 3 ranks).',
+    'Starting again from the last save (restart 1 of 1).',
+  ]);
+});
+
 describe('the end of a run', () => {
   const config = {
     steps: 9,

@@ -129,6 +129,30 @@ describe('a step', () => {
     device.dispose();
   });
 
+  it('asks whether ranks stop, also where nothing counts', async () => {
+    const { options, device } = stepOf([3], { gradientGroups: 1 });
+    const wishes = ['go on', 'stop', 'end'];
+    const stopWish = () => wishes.shift();
+    const step = new TrainingStep({ ...options, stopWish } as unknown as TrainingStepOptions);
+    expect(await step.run(0, 0.5)).toMatchObject({ loss: 1.5, stop: 'go on' });
+    expect(await step.run(9, 0.5)).toMatchObject({ stop: 'stop', isSkipped: true });
+    expect(await step.run(1, 0.5)).toMatchObject({ stop: 'end', isSkipped: false });
+    device.dispose();
+  });
+
+  it('a step without a decision changes nothing, and can be ended with what it has', async () => {
+    const { options, module, device } = stepOf([3], { gradientGroups: 1, ranks: 2 });
+    const [group] = createMemoryGroup(2);
+    group!.abort('lost');
+    const step = new TrainingStep({ ...options, group } as unknown as TrainingStepOptions);
+    await expect(step.run(1, 0.5)).rejects.toThrow('lost');
+    expect([await module.weight.item(), step.undecided]).toEqual([2, 1]);
+    expect(await step.finish()).toMatchObject({ gradNorm: 1, isSkipped: false });
+    expect(await module.weight.item()).toBeCloseTo(1.49, 2);
+    expect([await step.finish(), step.undecided]).toEqual([undefined, undefined]);
+    device.dispose();
+  });
+
   it.each([
     ['fp16', true, 2 ** 15],
     ['fp32', false, 1],

@@ -9,6 +9,7 @@ describe('browser bundle', () => {
     '@shardweave/collectives',
     '@shardweave/collectives/shm',
     '@shardweave/collectives/ws',
+    '@shardweave/collectives/elastic',
     '@shardweave/collectives/testing',
   ])('%s', async (entry) => {
     const bundled = build({

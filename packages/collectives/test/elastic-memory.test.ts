@@ -4,6 +4,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Clock } from '../src/clock.js';
 import { EpochOverError } from '../src/errors.js';
+import type { CoordinatorChange, Departure } from '../src/membership/coordinator-options.js';
 import type { Epoch } from '../src/membership/member.js';
 import { MembershipError } from '../src/membership/membership-error.js';
 import { VirtualTime } from '../src/testing/simulator/virtual-time.js';
@@ -174,6 +175,45 @@ describe('an elastic job', () => {
     job.kill(1);
     const next = await all([members[0]!.reform({ step: 4 }), entering]);
     expect(next[1]).toMatchObject({ joined: [2], left: [1], step: 4 });
+  });
+});
+
+describe('who watches a job', () => {
+  it('hears who comes, and who goes and how, each once', async () => {
+    const words: string[] = [];
+    const onChange = ({ phase, epoch, step, came, gone, members }: CoordinatorChange) => {
+      words.push(...came.map((id) => `${id} has come`));
+      words.push(...gone.map(({ id, how, reason }) => `${id} ${how}: ${reason}`));
+      if (phase === 'running' && members.length > 0) {
+        words.push(`epoch ${epoch} of ${members.join()} from step ${step}`);
+      }
+    };
+    const { job, come, all } = elasticJob({ onChange });
+    const { members } = await come(3);
+    job.kill(2);
+    await all([members[0]!.reform({ step: 4 }), members[1]!.reform({ step: 5 })]);
+    await members[1]!.leave();
+    await all([members[0]!.reform({ step: 6 })]);
+    expect(words).toEqual([
+      '0 has come',
+      '1 has come',
+      '2 has come',
+      'epoch 1 of 0,1,2 from step 0',
+      '2 lost: its connection has ended',
+      'epoch 2 of 0,1 from step 5',
+      '1 left: it has left',
+      'epoch 3 of 0 from step 6',
+    ]);
+  });
+
+  it('hears from a coordinator that was started again who has not come to it', async () => {
+    const gone: Departure[] = [];
+    const { job, come, all } = elasticJob({ onChange: (change) => gone.push(...change.gone) });
+    const { members } = await come(3);
+    job.kill(1);
+    job.restartCoordinator();
+    await all([members[0]!.reform({ step: 3 }), members[2]!.reform({ step: 3 })]);
+    expect(gone).toEqual([{ id: 1, how: 'lost', reason: 'it has not come again' }]);
   });
 });
 

@@ -2,18 +2,13 @@
 // coordinator. Each step has one state, whoever did it. Times are printed.
 
 import { afterEach, describe, expect, it } from 'vitest';
-import { atWork, ElasticJob, type ElasticProcess, statesOf } from './support/elastic-job.js';
+import { atWork, checkStates, ElasticJob } from './support/elastic-job.js';
 
 let job: ElasticJob;
 
 afterEach(() => job.end());
 
 const print = (what: string, ms: number) => process.stdout.write(`${what}: ${ms.toFixed(0)} ms\n`);
-
-function expectOneChain(processes: readonly ElasticProcess[]): void {
-  const steps = [...statesOf(processes).keys()];
-  expect(steps.length).toBe(Math.max(...steps));
-}
 
 describe('a member that is stopped', () => {
   it('is missed by its signs of life, is fenced when it wakes, and comes again as a newcomer', async () => {
@@ -36,7 +31,7 @@ describe('a member that is stopped', () => {
     job.order(stopped);
     await stopped.hears('joined', (word) => word.id !== id);
     await atWork(members);
-    expectOneChain(members);
+    checkStates(members);
   });
 });
 
@@ -70,7 +65,7 @@ describe('a coordinator that is gone', () => {
     const [newcomer] = await job.join(1);
     await atWork([...members, newcomer!]);
     expect(members[0]!.words.filter(({ type }) => type === 'epoch')).toHaveLength(2);
-    expectOneChain([...members, newcomer!]);
+    checkStates([...members, newcomer!]);
   });
 
   it('is replaced while a member is lost', async () => {
@@ -82,7 +77,7 @@ describe('a coordinator that is gone', () => {
     members[0]!.signal('SIGKILL');
     await job.serve({ begin: 'again', recoverMs: 2000 });
     await atWork(members.slice(1));
-    expectOneChain(members);
+    checkStates(members);
   });
 });
 
@@ -106,5 +101,5 @@ it('goes on down to one, and up again, while members are killed in all phases', 
     members = [...members, ...newcomers];
     await atWork(members);
   }
-  expectOneChain(all);
+  checkStates(all);
 });

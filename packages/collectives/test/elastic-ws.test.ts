@@ -3,6 +3,7 @@
 
 import { once } from 'node:events';
 import {
+  type Departure,
   type Epoch,
   EpochOverError,
   type JoinElasticOptions,
@@ -79,7 +80,7 @@ async function untilOver({ group }: Epoch): Promise<never> {
 
 describe('an elastic job over sockets', () => {
   it('forms, goes on without who leaves, and takes a newcomer in', async () => {
-    const { port } = await serve();
+    const { port } = await serve({ about: 'lr 0.1' });
     const members = await Promise.all([join(port), join(port), join(port)]);
     const first = await begin(members);
     expect(first.map(({ group }) => group.id)).toEqual(Array(3).fill('world@1'));
@@ -98,7 +99,8 @@ describe('an elastic job over sockets', () => {
     expect(second[0]).toMatchObject({ number: 2, left: [gone.id], joined: [], step: 5 });
     expect(await sums(second)).toEqual([3, 3]);
 
-    const newcomer = await join(port);
+    const newcomer = await join(port, { max: undefined }); // whatever it is
+    expect([gone, newcomer].map(({ about }) => about)).toEqual(['lr 0.1', 'lr 0.1']);
     const entering = newcomer.reform({ step: 0 });
     while (!staying.every(({ isChangeDue }) => isChangeDue)) {
       await sums(second);
@@ -107,6 +109,31 @@ describe('an elastic job over sockets', () => {
     expect(third[2]).toMatchObject({ number: 3, joined: [newcomer.id], step: 6 });
     expect(third[2]!.members[third[2]!.source]!.step).toBe(6);
     expect(await sums(third)).toEqual([6, 6, 6]);
+  });
+});
+
+describe('members that do not listen', () => {
+  it('are joined to each other by the coordinator, epoch by epoch, and missed when they are gone', async () => {
+    const server = await serve();
+    const { port } = server;
+    const listens = await join(port);
+    const silent = [await join(port, { listen: false }), await join(port, { listen: false })];
+    const first = await begin([listens, ...silent]);
+    expect(await sums(first)).toEqual([6, 6, 6]);
+    const late = { port, secret: SECRET, rank: 1, worldSize: 3 };
+    await expect(rawConnection('relay', late)).rejects.toThrow('closed, 4401');
+
+    const [, gone, staying] = first as [Epoch, Epoch, Epoch];
+    const over = Promise.allSettled([first[0]!, staying].map(untilOver));
+    await silent[0]!.leave();
+    for (const outcome of await over) {
+      expect(outcome).toMatchObject({ reason: { code: 'EPOCH', originRank: gone.group.rank } });
+    }
+    const newcomer = await join(port, { listen: false });
+    const entering = newcomer.reform({ step: 0 });
+    const next = await begin([listens, silent[1]!], 3);
+    const third = next[0]!.members.length === 3 ? next : await begin([listens, silent[1]!], 3);
+    expect(await sums([...third, await entering])).toEqual([6, 6, 6]);
   });
 });
 
@@ -130,7 +157,8 @@ it('an epoch has the results of all transports', async () => {
 describe('paths', () => {
   it('a path that is cut between two who both reach the coordinator leaves out the higher id', async () => {
     const links = new ProxiedLinks();
-    const { port } = await serve();
+    const gone: Departure[] = [];
+    const { port } = await serve({ onChange: (change) => gone.push(...change.gone) });
     const fast = { heartbeatMs: 100, silenceMs: 500, linkSilenceMs: 500 };
     const members: Member[] = [];
     for (let own = 0; own < 3; own++) {
@@ -156,6 +184,7 @@ describe('paths', () => {
       expect(value.members.map(({ id }) => id)).toEqual([0, 2]);
       expect(value.left).toEqual([1]);
     }
+    expect(gone).toMatchObject([{ id: 1, how: 'fenced' }]);
     await links.close();
   });
 
@@ -230,6 +259,7 @@ describe('who is refused', () => {
     [{ min: 5 }, /min 5 and max 4/],
     [{ max: 5000 }, /max 5000/],
     [{ secret: 'short' }, /at least 16 characters/],
+    [{ about: 'x'.repeat(40_000) }, /about has at most 32768 bytes, got 40000/],
   ])('a coordinator with %j', async (options, message) => {
     await expect(serve(options)).rejects.toThrow(message);
   });

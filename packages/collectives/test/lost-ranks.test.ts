@@ -76,6 +76,17 @@ describe('an epoch of an elastic job', () => {
   });
 });
 
+it('an epoch whose relay is lost is over, and nobody is lost by that', () => {
+  const lost: unknown[] = [];
+  const endpoint = new EpochEndpoint(1, 3, {}, { onLost: (...told) => lost.push(told) });
+  const close = async () => {};
+  endpoint.attach({ send: () => undefined, sendControl: () => {}, close, terminate: () => {} });
+  endpoint.onRelayLost('silent');
+  const reason = 'the relay is lost: silent';
+  expect(endpoint.failure).toMatchObject({ kind: 'epoch-over', origin: 1, lost: [], reason });
+  expect(lost).toEqual([[[], 'silent']]);
+});
+
 describe('a failure on a link', () => {
   const failure = { kind: 'epoch-over', origin: 1, reason: 'r' } as const;
   const parse = (fields: object) =>

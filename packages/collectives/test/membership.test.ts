@@ -28,6 +28,10 @@ class Scene {
     this.#take(this.coordinator.gone(from, this.nowMs));
   }
 
+  silence(id: number, isSilent: boolean): void {
+    this.#take(this.coordinator.silence(id, isSilent, this.nowMs));
+  }
+
   pass(ms: number): void {
     this.nowMs += ms;
     this.#take(this.coordinator.tick(this.nowMs));
@@ -204,6 +208,23 @@ describe('an epoch that is over', () => {
     scene.link(2, [0, 1, 2]);
     stop(scene, [0, 1, 2], 2);
     expect(scene.table(0)).toMatchObject({ epoch: 3, before: [0, 1, 2] });
+  });
+
+  it('waits a second for who shows no sign of life, and longer for who shows one again', () => {
+    const scene = atWork();
+    scene.silence(3, true);
+    scene.silence(2, true);
+    scene.pass(5000);
+    expect(scene.coordinator.status.phase).toBe('running'); // they judge one another
+    scene.hangUp(1);
+    scene.pass(1000);
+    stop(scene, [0]);
+    scene.silence(2, false);
+    scene.pass(1000);
+    expect([scene.heard(3), scene.heard(2)]).toEqual([['over', 'fenced'], ['over']]);
+    expect(scene.coordinator.status.phase).toBe('gathering');
+    stop(scene, [2]);
+    expect(scene.table(0).members.map(({ id }) => id)).toEqual([0, 2]);
   });
 
   it('goes on without who left, or whose connection has ended for a second', () => {

@@ -10,7 +10,6 @@ const ADVICE: Readonly<Record<string, string>> = {
   gradientAverageSplitFactor: 'It is ignored in apex. Use gradientPredivideFactor.',
   gradientAsBucketView: 'Use retainAllreduceBuffers: true.',
   bucketCapMb: 'Use bucketCapBytes.',
-  initSync: 'Parameters are always broadcast; there is nothing to switch.',
   deviceIds: 'A module has one device, and a process may hold several ranks.',
   outputDevice: 'A module has one device, and a process may hold several ranks.',
   checkReduction:

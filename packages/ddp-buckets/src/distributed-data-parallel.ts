@@ -4,13 +4,13 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type GradScaler, Module, type Optimizer } from '@shardweave/nn';
-import { flatsOf, HELD, type HeldBy, requireModule } from '@shardweave/nn/flat';
+import { dealtGroups, flatsOf, HELD, type HeldBy, requireModule } from '@shardweave/nn/flat';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
 import { FLAG, LIST, type OptionRules, optional, whole } from '@shardweave/tensor-core/options';
 import { GradientSync } from './buckets/gradient-sync.js';
 import { PlanKeeper } from './buckets/plan-keeper.js';
 import { profiled } from './buckets/sync-cycle.js';
-import { groupCalls, SyncCycles } from './buckets/sync-cycles.js';
+import { SyncCycles } from './buckets/sync-cycles.js';
 import { WrappedParameters, type WrapperContext } from './buckets/wrapped-parameters.js';
 import { checkOptions } from './check-options.js';
 import { DdpConfigError, DdpStateError } from './errors.js';
@@ -42,10 +42,15 @@ export interface JoinOptions {
   readonly divideByInitialWorldSize?: boolean;
 }
 
+/** The tag of buffers that are sent. */
+const BUFFERS = 'ddp buffers';
 const ROOT = optional(whole(0));
-const JOIN_RULES: OptionRules<JoinOptions> = {
-  optimizers: optional(LIST), // followOptimizers says more of none
+const FOLLOW_RULES = {
+  optimizers: optional(LIST), // requireStepped says more of none
   scalers: optional(LIST),
+};
+const JOIN_RULES: OptionRules<JoinOptions> = {
+  ...FOLLOW_RULES,
   divideByInitialWorldSize: optional(FLAG),
 };
 
@@ -88,7 +93,6 @@ export class DistributedDataParallel<
   readonly module: Module<Args, Output>;
   readonly processGroup: ProcessGroup;
   readonly #wrapper: WrapperContext;
-  readonly #keeper: PlanKeeper;
   readonly #sync: GradientSync;
   readonly #values: SharedValues;
 
@@ -110,9 +114,9 @@ export class DistributedDataParallel<
       lanes: new WrapperLanes(options.processGroup, resolved),
       parameters: new WrappedParameters(module, resolved),
     };
-    this.#keeper = new PlanKeeper(this.#wrapper);
-    this.#sync = new GradientSync(this.#wrapper, new SyncCycles(this.#wrapper, this.#keeper));
-    this.#values = new SharedValues(this.#wrapper, this.#keeper);
+    const keeper = new PlanKeeper(this.#wrapper);
+    this.#sync = new GradientSync(this.#wrapper, new SyncCycles(this.#wrapper, keeper));
+    this.#values = new SharedValues(this.#wrapper, keeper);
     this.#wrapper.parameters.takeOver(this.#sync);
     if (!module.isTraining) {
       this.eval(); // a new module is in training mode
@@ -136,19 +140,21 @@ export class DistributedDataParallel<
    * forward.
    */
   get activeParams(): readonly Tensor[] {
-    return this.#keeper.plan?.active.map(({ tensor }) => tensor) ?? [];
+    return this.#sync.cycles.keeper.plan?.active.map(({ tensor }) => tensor) ?? [];
   }
 
   /** The paths of the parameters of each bucket, in the order of reductions. */
   get buckets(): readonly (readonly string[])[] {
     return (
-      this.#keeper.plan?.buckets.map(({ parameters }) => parameters.map(({ path }) => path)) ?? []
+      this.#sync.cycles.keeper.plan?.buckets.map(({ parameters }) =>
+        parameters.map(({ path }) => path),
+      ) ?? []
     );
   }
 
   /** Whether the buckets follow the order in which gradients came on rank 0. */
   get isLearned(): boolean {
-    return this.#keeper.plan?.isLearned ?? false;
+    return this.#sync.cycles.keeper.plan?.isLearned ?? false;
   }
 
   /**
@@ -183,7 +189,7 @@ export class DistributedDataParallel<
    */
   get groupCalls(): readonly (number | undefined)[] {
     const { gradientGroups } = this.#wrapper.options;
-    return gradientGroups === undefined ? [] : groupCalls(gradientGroups, this.processGroup);
+    return gradientGroups === undefined ? [] : dealtGroups(gradientGroups, this.processGroup);
   }
 
   /** The times of the last step that had a reduction. */
@@ -237,15 +243,26 @@ export class DistributedDataParallel<
     await this.#broadcast(tensors, { root, tag: 'ddp parameters' });
   }
 
+  /**
+   * Makes the optimizers' group options, step counts and state, and the loss scalers, equal to
+   * those of rank `root` (default 0). A rank with the same step counts keeps its own. Collective.
+   * @throws {DdpConfigError} where a trained parameter is in none of the optimizers
+   */
+  async syncOptimizers(
+    options: Pick<JoinOptions, 'optimizers' | 'scalers'> & { readonly root?: number },
+  ): Promise<void> {
+    const operation = 'ddp.syncOptimizers';
+    checkOptions(operation, options ?? {}, { ...FOLLOW_RULES, root: ROOT });
+    requireIdle(operation, this.#sync, this.processGroup);
+    requireStepped(operation, options?.optimizers, this.#wrapper.parameters.trained());
+    await this.initialize();
+    await follow(this.#wrapper, options, options.root ?? 0);
+  }
+
   /** Sends the buffers of rank `root` (default 0) to all ranks. Collective. */
   async syncBuffers(options: { readonly root?: number } = {}): Promise<void> {
     checkOptions('ddp.syncBuffers', options, { root: ROOT });
-    await this.#syncBuffers({ root: options.root ?? 0, identity: 'ddp buffers' });
-  }
-
-  async #syncBuffers(options: { readonly root: number; readonly identity: string }): Promise<void> {
-    const tensors = this.module.namedBuffers().map(([, tensor]) => tensor);
-    await this.#broadcast(tensors, { ...options, tag: 'ddp buffers' });
+    await this.#broadcast(buffersOf(this.module), { root: options.root ?? 0, tag: BUFFERS });
   }
 
   async #broadcast(tensors: readonly Tensor[], options: BroadcastOptions): Promise<void> {
@@ -283,7 +300,8 @@ export class DistributedDataParallel<
     await this.#shareAdded();
     if (this.isTraining && this.#wrapper.options.isBroadcastingBuffers) {
       const root = await this.#sync.cycles.uneven.announceBuffers();
-      await this.#syncBuffers({ root, identity: this.#sync.cycles.buffersIdentity });
+      const identity = this.#sync.cycles.buffersIdentity;
+      await this.#broadcast(buffersOf(this.module), { root, identity, tag: BUFFERS });
     }
     if (!device.isGradEnabled) {
       return this.module.call(...args);
@@ -361,7 +379,7 @@ export class DistributedDataParallel<
     requireIdle('join', this.#sync, this.processGroup);
     requireNoGroups('join', this.#wrapper.options);
     checkOptions('ddp.join', options ?? {}, JOIN_RULES);
-    requireStepped(options?.optimizers, this.#wrapper.parameters.trained());
+    requireStepped('ddp join', options?.optimizers, this.#wrapper.parameters.trained());
     await this.initialize();
     await this.#shareAdded();
     if (this.processGroup.worldSize === 1) {
@@ -372,20 +390,50 @@ export class DistributedDataParallel<
       body,
       isScaledToActive: options.divideByInitialWorldSize === false,
       onFailure: (error) => this.#wrapper.lanes.tellOthers('ddp join', error),
-      onOut: () => this.#keeper.refresh(),
+      onOut: () => this.#sync.cycles.keeper.refresh(),
       onBackward: () => this.#sync.cycles.watch(),
-      onBuffers: (from) =>
-        this.#syncBuffers({ root: from, identity: this.#sync.cycles.buffersIdentity }),
+      onBuffers: (from) => {
+        const identity = this.#sync.cycles.buffersIdentity;
+        return this.#broadcast(buffersOf(this.module), { root: from, identity, tag: BUFFERS });
+      },
     });
     await this.syncParameters({ root });
-    const followed = { optimizers: options.optimizers, scalers: options.scalers ?? [] };
-    const flats = flatsOf(this.module.parameters());
-    await this.#wrapper.lanes.inTurn((group) => followOptimizers(group, followed, { root, flats }));
+    await follow(this.#wrapper, options, root);
+  }
+
+  /**
+   * Frees all gradients and what the wrapper holds, and gives the module back, which trains on by
+   * itself or in another wrapper: of a group with other ranks, for instance. It sends nothing, so a
+   * job that has failed or ended does no harm. Not allowed inside a backward; this wrapper is of no
+   * use afterwards.
+   */
+  unwrap(): Module<Args, Output> {
+    requireIdle('unwrap', this.#sync, this.processGroup);
+    this.zeroGrad();
+    this.#wrapper.parameters.giveBack();
+    return this.module;
   }
 
   protected override releaseOwned(): void {
     this.#wrapper.parameters.giveBack();
   }
+}
+
+async function follow(
+  { lanes, parameters }: WrapperContext,
+  { optimizers, scalers = [] }: Pick<JoinOptions, 'optimizers' | 'scalers'>,
+  root: number,
+): Promise<void> {
+  if (lanes.group.worldSize > 1) {
+    const flats = flatsOf(parameters.module.parameters());
+    await lanes.inTurn((group) =>
+      followOptimizers(group, { optimizers, scalers }, { root, flats }),
+    );
+  }
+}
+
+function buffersOf(module: Module): readonly Tensor[] {
+  return module.namedBuffers().map(([, tensor]) => tensor);
 }
 
 /** @throws {DdpConfigError} for a call that steps of groups have no place for */

@@ -36,16 +36,18 @@ interface StateText {
 
 /**
  * Checks that every trained parameter is in an optimizer, unless there are no optimizers.
+ * @param operation the call to which they were given
  * @param parameters the trained parameters of the wrapped module, with their paths
  * @throws {DdpConfigError} naming a parameter that is in none
  */
 export function requireStepped(
+  operation: string,
   optimizers: readonly Optimizer<object>[],
   parameters: readonly { readonly path: string; readonly tensor: Tensor }[],
 ): void {
   if (!Array.isArray(optimizers)) {
     throw new DdpConfigError(
-      'ddp join: expected the option optimizers, got none. Give it all optimizers that step in the body, so that their state follows the weights. Where the body steps by other means, set optimizers: [].',
+      `${operation}: expected the option optimizers, got none. Give it all optimizers that step the module, so that their state follows the weights. Where it is stepped by other means, set optimizers: [].`,
     );
   }
   const stepped = new Set(optimizers.flatMap((optimizer) => optimizer.parameters()));
@@ -54,7 +56,7 @@ export function requireStepped(
     return;
   }
   throw new DdpConfigError(
-    `ddp join: expected optimizers for all trained parameters, got none for ${missing.map(({ path }) => path).join(', ')}. Their state would stay that of each rank's own last step; give join every optimizer, or freeze what none steps.`,
+    `${operation}: expected optimizers for all trained parameters, got none for ${missing.map(({ path }) => path).join(', ')}. Their state would stay that of each rank's own last step; give every optimizer, or freeze what none steps.`,
   );
 }
 
@@ -68,13 +70,17 @@ export async function followOptimizers(
   { root, flats }: { readonly root: number; readonly flats: readonly Tensor[] },
 ): Promise<void> {
   const isRoot = group.rank === root;
-  const own = isRoot ? JSON.stringify(describe({ optimizers, scalers }, flats)) : '';
+  const own = JSON.stringify(describe({ optimizers, scalers }, flats));
   const counts = `${optimizers.length} optimizers, ${scalers.length} scalers`;
-  const text: FollowedText = JSON.parse(await broadcastText(group, own, { root, counts }));
+  const told = await broadcastText(group, isRoot ? own : '', { root, counts });
+  const text: FollowedText = JSON.parse(told);
+  // A rank that has followed already keeps its state: what comes below has the same values. So
+  // nothing is lost where the root dies meanwhile.
+  const isBehind = told !== own;
   const tensors: Tensor[] = [];
   for (const [at, optimizer] of optimizers.entries()) {
     const { options, states } = text.optimizers[at]!;
-    if (!isRoot) {
+    if (isBehind) {
       for (const [i, values] of options.entries()) {
         Object.assign(optimizer.groups[i]!, values);
       }
@@ -86,7 +92,7 @@ export async function followOptimizers(
     }
   }
   await broadcastTensors(group, tensors, { root, tag: 'ddp join optimizers' });
-  if (!isRoot) {
+  if (isBehind) {
     scalers.forEach((scaler, i) => void scaler.loadStateDict(text.scalers[i]!));
   }
 }

@@ -91,6 +91,11 @@ export interface DdpOptions extends ApexOptions {
   readonly staticGraph?: boolean;
   /** Sends rank 0's buffers to all ranks before each forward in training mode. Default false. */
   readonly broadcastBuffers?: boolean;
+  /**
+   * Whether rank 0's parameters and buffers go to all ranks before the first forward. false: they
+   * are equal already, as those of a job are that goes on with other ranks. Default true.
+   */
+  readonly initSync?: boolean;
   /** The hook that adds a bucket up over ranks. Default: an all-reduce of its exact values. */
   readonly communicationHook?: CommunicationHook;
   /**
@@ -117,6 +122,7 @@ export interface ResolvedDdpOptions {
   readonly isFindingUnused: boolean;
   readonly isStaticGraph: boolean;
   readonly isBroadcastingBuffers: boolean;
+  readonly isSyncedAtFirst: boolean;
   readonly communicationHook: CommunicationHook | undefined;
   readonly name: string;
 }
@@ -153,6 +159,7 @@ const RULES: OptionRules<DdpOptions> = {
     findUnusedParameters: FLAG,
     staticGraph: FLAG,
     broadcastBuffers: FLAG,
+    initSync: FLAG,
     communicationHook: having('a communication hook, such as compressionHook()', 'reduce'),
     name: TEXT,
   }),
@@ -194,6 +201,7 @@ export function resolveOptions(options: DdpOptions): ResolvedDdpOptions {
     isFindingUnused: options.findUnusedParameters ?? isDelayed,
     isStaticGraph: options.staticGraph ?? false,
     isBroadcastingBuffers: options.broadcastBuffers ?? false,
+    isSyncedAtFirst: options.initSync ?? true,
     communicationHook: options.communicationHook,
     name: options.name ?? '',
   };
@@ -225,6 +233,7 @@ export function describeOptions(
     findUnusedParameters: options.isFindingUnused,
     staticGraph: options.isStaticGraph,
     broadcastBuffers: options.isBroadcastingBuffers,
+    initSync: options.isSyncedAtFirst,
     communicationHook: hook === undefined ? 'none' : `${hook.name} (${hook.settings ?? ''})`,
     name: options.name,
   } satisfies Partial<Record<keyof DdpOptions, unknown>>;

@@ -6,9 +6,12 @@ import { markCopies, masterOf } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describeParameter, type PlanKeeper } from './buckets/plan-keeper.js';
 import type { ActiveParameter, WrapperContext } from './buckets/wrapped-parameters.js';
-import { describeOptions } from './options.js';
+import { describeOptions, type ResolvedDdpOptions } from './options.js';
 import { requireAgreement } from './ranks/agreement.js';
 import { type BroadcastOptions, broadcastTensors } from './ranks/broadcast-tensors.js';
+
+/** Added layers are new on each rank, so their values are sent in any case. */
+const SENT = { isSyncedAtFirst: true };
 
 export class SharedValues {
   readonly #wrapper: WrapperContext;
@@ -59,7 +62,7 @@ export class SharedValues {
       const compared = { what: 'options', advice, beside } as const;
       this.#numericClasses = await requireAgreement(group, lines, compared);
     }
-    await this.#share(group, this.all, 'parameters and buffers');
+    await this.#share(group, this.all, 'parameters and buffers', options);
     await this.#keeper.open();
     await lanes.open();
   }
@@ -76,17 +79,18 @@ export class SharedValues {
 
   /**
    * Checks that tensors are equal over ranks in path, dtype and shape, and makes their values
-   * equal.
+   * equal, unless they are.
    */
   async #share(
     group: ProcessGroup,
     tensors: readonly ActiveParameter[],
     what: string,
+    { isSyncedAtFirst: isSent }: Pick<ResolvedDdpOptions, 'isSyncedAtFirst'> = SENT,
   ): Promise<void> {
     if (group.worldSize > 1) {
       const advice = 'Build, wrap and freeze the model alike on all ranks.';
       await requireAgreement(group, tensors.map(describeParameter), { what, advice });
-      const list = tensors.map(({ tensor }) => tensor);
+      const list = isSent ? tensors.map(({ tensor }) => tensor) : [];
       await broadcastMasters(group, list, { root: 0, tag: `ddp ${what}` });
     }
     for (const { tensor } of tensors) {

@@ -154,10 +154,14 @@ it('a shard that is read where it rests is written once nobody reads it', () =>
     await trainOnce(model, rowsOf(rank));
     const { flat, values } = model.units[0]!;
     const bytes = (await values.read()).fill(1);
+    const reader = flat.storage.openReader(); // as a save has one
     const loan = flat.device.pool.blocks.lend(flat.storage)!;
     const written = values.write(bytes);
     expect(await loan.bytes).not.toEqual(bytes);
     loan.close();
+    await flat.device.synchronize();
+    expect(await reader.read(0, bytes.byteLength)).not.toEqual(bytes);
+    reader.close();
     await written;
     expect(await values.read()).toEqual(bytes);
   }));

@@ -2,7 +2,7 @@
 // and on three.
 
 import type { Backend } from '@shardweave/tensor-core';
-import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+import { type CpuBackendOptions, createCpuBackend } from '@shardweave/tensor-core/cpu';
 import {
   hiddenKeyKernelCases,
   kernelCases,
@@ -14,10 +14,13 @@ const isLong = process.env.SHARDWEAVE_LONG === '1';
 const cases = [...kernelCases(), ...manyKernelCases(), ...hiddenKeyKernelCases()];
 
 // The last row is what a host without relaxed SIMD runs.
-describe.each([
+describe.each<[threads: string, options: CpuBackendOptions]>([
   ['0', { threads: 0 }],
   ['2', { threads: 2 }],
-  ...(isLong ? ([1, 3] as const).map((threads) => [`${threads}`, { threads }] as const) : []),
+  ...(isLong ? [1, 3] : []).map((threads): [string, CpuBackendOptions] => [
+    `${threads}`,
+    { threads },
+  ]),
   ['2, plain products', { threads: 2, fusedProducts: false }],
 ])('conformance with threads: %s', (_, options) => {
   let opened: Promise<Backend> | undefined;

@@ -10,8 +10,8 @@ const isLong = process.env.SHARDWEAVE_LONG === '1';
 const cases = opCases();
 
 describe.each(await testedBackends())('ops on $name', ({ name, reason, open }) => {
-  // What an op records for its gradient in 16 bits shows on the reference. The kernels of the other
-  // devices have tests of their own.
+  // What an op records for its gradient in 16 bits shows on the reference; the rest is that of the
+  // kernels, which have tests of their own.
   const isWhole = isLong || name === 'reference';
   describe.skipIf(reason !== undefined)('against float64 twins', () => {
     let backend: Backend;

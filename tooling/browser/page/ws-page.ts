@@ -1,10 +1,12 @@
 // What the ws test page offers to the test that drives it: `window.wsPage`. A page is one rank.
 
 import { CollectiveError } from '@shardweave/collectives';
+import { joinElastic, MembershipError } from '@shardweave/collectives/elastic';
 import { conformanceCases, type TransportHarness } from '@shardweave/collectives/testing';
 // This is the `browser` side of the entry. The types are those of the side for Node, which has more
 // options.
 import { connectWs, connectWsEndpoint } from '@shardweave/collectives/ws';
+import { CountingMember } from '../../../packages/collectives/test/support/counting-member.ts';
 
 declare global {
   interface Window {
@@ -25,7 +27,18 @@ export interface PageRank {
 /** How many sums each job has done so far. Every rank takes part in each of them. */
 const numSums: Record<string, number> = {};
 
-const wsPage = { runCase, sumUntilEnd, numSums, tryToJoin, gather };
+/** The ids of the members with which this page has done a step last. */
+let workedWith: readonly number[] = [];
+
+const wsPage = {
+  runCase,
+  sumUntilEnd,
+  numSums,
+  tryToJoin,
+  gather,
+  workElastic,
+  numMembers: () => workedWith.length,
+};
 window.wsPage = wsPage;
 
 /** Runs one case of the conformance suite as one rank. Resolves to the failure, if there is one. */
@@ -81,6 +94,25 @@ async function gather(
   await group.allGather(new Uint8Array(byteLength).fill(rank + 1), output);
   await group.close();
   return Array.from({ length: worldSize }, (_, part) => output[part * byteLength]!);
+}
+
+/** Does steps as a member of an elastic job. Resolves to the reason for which that has ended. */
+async function workElastic(port: number, secret: string): Promise<string> {
+  const member = await joinElastic({ rendezvous: { host: '127.0.0.1', port }, secret });
+  try {
+    await new CountingMember(member, {
+      done: ({ members }) => {
+        workedWith = members.map(({ id }) => id);
+      },
+      pause: () => new Promise((resolve) => setTimeout(resolve, 10)),
+    }).run();
+  } catch (error) {
+    if (error instanceof MembershipError) {
+      return error.reason;
+    }
+    throw error;
+  }
+  return '';
 }
 
 /** Resolves to the error with which joining fails. */

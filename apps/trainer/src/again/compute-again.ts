@@ -152,6 +152,7 @@ function asAgain(config: PreparedRun, own: Pick<RunConfig, 'again' | 'resume' | 
     cpuOffload: strategy === 'fsdp' && offloadDir !== undefined ? true : cpuOffload,
     final: 'last',
     ...{ saveEvery: undefined, timeLimit: undefined, patience: undefined, maxRestarts: 0 },
+    ...{ evalTask: undefined, evalAnswers: undefined },
     ...{ dashboard: undefined, check: false, logEvery: undefined, sampleEvery: undefined },
     ...{ tensorboard: false, onStep: undefined, quiet: true, trace: undefined, fresh: false },
     injectDelayMs: 0,

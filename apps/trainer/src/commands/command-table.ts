@@ -17,6 +17,16 @@ export const COMMANDS: readonly CommandEntry[] = [
     load: async () => (await import('./train.js')).train,
   },
   {
+    name: 'join',
+    summary: 'add a rank to an elastic job, from this machine or another',
+    load: async () => (await import('./join.js')).join,
+  },
+  {
+    name: 'leave',
+    summary: 'let the ranks that join has added leave their jobs',
+    load: async () => (await import('./leave.js')).leave,
+  },
+  {
     name: 'plan',
     summary: 'what a run would take, by strategy, and whether it fits here',
     load: async () => (await import('./plan.js')).plan,

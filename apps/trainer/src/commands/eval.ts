@@ -1,12 +1,12 @@
 // The command `eval`: tells how well a model predicts a text.
 
-import { isAnswerTask } from '../eval/answer-tasks.js';
-import { EVAL } from '../eval/eval-flags.js';
+import { EVAL, refuseIdleIn } from '../eval/eval-flags.js';
 import { type Evaluation, evaluateModel, type TaskEvaluation } from '../eval/evaluate-model.js';
 import { type AnswerEvaluation, judgeAnswers } from '../eval/judge-answers.js';
 import type { ClassFigures } from '../figures/figures.js';
 import { printable } from '../output/printable.js';
 import { Terminal } from '../output/terminal.js';
+import { isAnswerTask } from '../task/answer-tasks.js';
 import { defineCommand } from './define-command.js';
 
 /** The command `eval`. */
@@ -28,6 +28,7 @@ export const evalCommand = defineCommand({
     },
   ],
   run: async (flags, { out, err, env, entry, listen }) => {
+    refuseIdleIn(flags);
     const { signal } = listen();
     const terminal = new Terminal({ out, err, env, steps: 0, isQuiet: flags.json });
     const { task } = flags;

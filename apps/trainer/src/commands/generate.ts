@@ -1,11 +1,10 @@
 // The command `generate`: prints text as a model makes it, after a prompt or in a conversation.
 
-import { createInterface } from 'node:readline';
 import type { ChatMessage, Conversation } from '../data/chat-template.js';
 import type { Tokenizer } from '../data/tokenizer.js';
-import { readCalls, type ToolCall } from '../data/tool-calls.js';
 import { type SignalError, UsageError } from '../errors.js';
 import { Briefing, readTools } from '../generate/briefing.js';
+import { converse, type Speaker } from '../generate/converse.js';
 import { GENERATE, type GenerateFlags } from '../generate/generate-flags.js';
 import { openTextModel, type TextModel } from '../generate/open-text-model.js';
 import { TextStream } from '../generate/text-stream.js';
@@ -92,40 +91,8 @@ function endedBy({ err, signal }: GenerateStreams, { chat }: GenerateFlags): Sig
   return wish.telling(`The ${chat ? 'conversation' : 'text'} was ended by ${wish.by}.`);
 }
 
-/**
- * Answers each line of the input. What follows an answer that calls tools is what they give back.
- */
-async function converse(
-  speech: Speech,
-  { input, err, signal }: GenerateStreams,
-  briefing: Briefing,
-): Promise<void> {
-  const messages = [...briefing.messages];
-  const lines = createInterface({ input, signal });
-  const show = (text: string) => input.isTTY === true && err.write(text);
-  let calls: readonly ToolCall[] = [];
-  const ask = () => show(calls.length > 0 ? `${calls[0]!.name ?? 'tool'}> ` : '> ');
-  ask();
-  for await (const line of lines) {
-    if (line.trim() !== '') {
-      const [call] = calls;
-      messages.push(
-        call === undefined
-          ? { role: 'user', content: line }
-          : { role: 'tool', name: call.name, content: line },
-      );
-      const said = await speech.answer(messages, briefing.values);
-      messages.push({ role: 'assistant', content: said });
-      calls = briefing.hasTools ? readCalls(said) : [];
-    }
-    ask();
-  }
-  signal.throwIfAborted();
-  show('\n');
-}
-
 /** Writes what a model says, and counts its tokens. */
-class Speech {
+class Speech implements Speaker {
   readonly #model: TextModel;
   readonly #flags: GenerateFlags;
   readonly #streams: GenerateStreams;
@@ -153,7 +120,6 @@ class Speech {
     }
   }
 
-  /** Writes the model's answer to a conversation, and returns it. */
   async answer(messages: readonly ChatMessage[], values: Conversation['values']): Promise<string> {
     const { tokenizer } = this.#model;
     const text = tokenizer.chat!.render(messages, { asks: true, values });

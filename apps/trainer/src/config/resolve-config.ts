@@ -18,6 +18,7 @@ import { hasSaves, savesOf } from '../files/save-directory.js';
 import { refuseIdle } from '../flags/flag-effects.js';
 import {
   DEFAULT_DECAY,
+  DEFAULT_EVAL_ANSWERS,
   DEFAULT_EVAL_BATCHES,
   DEFAULT_EVAL_EVERY,
   DEFAULT_KEEP,
@@ -51,6 +52,7 @@ import {
   type TrainedConfig,
   textConfig,
 } from '../task/text-config.js';
+import { withElastic } from './elastic-flags.js';
 import { GPT2_VOCABULARY, moduleTokenizer, resolveModule } from './resolve-module.js';
 
 const DEFAULT_RANKS = 2;
@@ -67,9 +69,10 @@ export interface ResolveOptions extends Partial<PrepareOptions> {
  * @throws {UsageError} where flags contradict each other, the model or the files
  */
 export async function resolveConfig(
-  given: Flags,
+  typed: Flags,
   { cores = availableParallelism(), entry = '', ...prepare }: ResolveOptions = {},
 ): Promise<RunConfig> {
+  const given = withElastic(typed);
   const isAlone = given.strategy === 'single' || given.strategy === 'offload';
   const ranks = given.ranks ?? (isAlone ? 1 : DEFAULT_RANKS);
   if (isAlone && ranks > 1) {
@@ -90,6 +93,11 @@ export async function resolveConfig(
   if (module && first?.kind === 'model') {
     throw new UsageError(
       `--init-from: ${flags.initFrom} is a model directory, and ${flags.model} is a module, whose weights lie in saves. Give a save or a run of it.`,
+    );
+  }
+  if (module && flags.evalTask !== undefined) {
+    throw new UsageError(
+      `--eval-task ${flags.evalTask}: ${flags.model} is a module, of which nobody knows whether it writes text. Leave it out.`,
     );
   }
   const model = first?.kind === 'model' ? await modelOfFirst(first.path, asked, lora) : asked;
@@ -118,6 +126,7 @@ export async function resolveConfig(
       : tokenizerName(flags, model, textConfig(modelConfig)),
     evalEvery: flags.evalEvery ?? DEFAULT_EVAL_EVERY,
     evalBatches: flags.evalBatches ?? DEFAULT_EVAL_BATCHES,
+    evalAnswers: flags.evalAnswers ?? (flags.evalTask && DEFAULT_EVAL_ANSWERS),
     seq,
     lr: flags.lr ?? defaultLearningRate(modelConfig, { task, model, lora }),
     final: flags.final ?? (flags.patience && flags.out ? 'best' : 'last'),

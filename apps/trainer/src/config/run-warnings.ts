@@ -5,10 +5,12 @@ import { idleFlags } from '../flags/flag-effects.js';
 import type { Flags } from '../flags/train-flags.js';
 import type { RunConfig } from '../run-config.js';
 import { isPreference } from '../task/task-head.js';
+import { elasticNote } from './elastic-flags.js';
 
 /** Sentences about flags, data and a model that some did not mean so. */
 export function runWarnings(flags: Flags, run: RunConfig): string[] {
-  return [...idleFlags(flags, run), ...taskWarnings(run)];
+  const elastic = elasticNote(flags, run);
+  return [...idleFlags(flags, run), ...taskWarnings(run), ...(elastic ? [elastic] : [])];
 }
 
 function taskWarnings({ task, data, valid, model, firstSave, resume }: RunConfig): string[] {

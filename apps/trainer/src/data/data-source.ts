@@ -84,13 +84,19 @@ export class DataSource {
   /**
    * The files of all parts.
    * @param options.isOfExamples whether texts beside other files are skipped; see examplesAmong
-   * @throws {UsageError} where one of the files can't be read, and for texts beside documents
+   * @throws {UsageError} where one of the files can't be read, for texts beside documents, and for
+   * examples of nothing, as the novel has none
    */
   static async open(
     name: DataName,
     flag: string,
     { isOfExamples = false }: { readonly isOfExamples?: boolean } = {},
   ): Promise<DataSource> {
+    if (isOfExamples && name === undefined) {
+      throw new UsageError(
+        `${flag} is not given, and the task needs examples. Give JSON lines, CSV, TSV or Parquet of them.`,
+      );
+    }
     const parts = partsOf(name, flag);
     if (parts.length > 1) {
       throw new UsageError(

@@ -49,6 +49,11 @@ export interface Tokenizer {
   decode(tokens: Iterable<number>): string;
 }
 
+/** The tokens at which a text that a model makes is over. */
+export function stopTokens({ endTokens, beginToken }: Tokenizer): number[] {
+  return [...endTokens, ...(beginToken === undefined ? [] : [beginToken])];
+}
+
 /**
  * Loads a tokenizer; GPT-2's ranks (a few MB) are only read when they are asked for.
  * @param directory the directory in which `model` finds tokenizer.json

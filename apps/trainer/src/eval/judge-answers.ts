@@ -2,12 +2,12 @@
 // made greedily, and compared with the one that the data has.
 
 import { absoluteData } from '../data/data-parts.js';
-import { COMPARED, sameCalls, TOOL_FORMATS, type ToolFormat } from '../data/tool-calls.js';
+import { type Question, type Questions, readQuestions } from '../data/read-questions.js';
 import { UsageError } from '../errors.js';
+import { AnswerBoard } from '../figures/answer-figures.js';
 import { openTextModel, type TextModel } from '../generate/open-text-model.js';
-import type { AnswerTask } from './answer-tasks.js';
+import type { AnswerTask } from '../task/answer-tasks.js';
 import type { EvalFlags } from './eval-flags.js';
-import { type Question, type Questions, readQuestions } from './read-questions.js';
 
 /** An answer that is not the one of the data. */
 export interface Miss {
@@ -37,9 +37,6 @@ export interface JudgeOptions {
   readonly onAnswer: (done: number, total: number) => void;
 }
 
-/** A way to compare the answer of a model with that of the data. */
-type Compare = (given: string, wanted: string) => boolean;
-
 /** @throws {UsageError} for data without answers to compare, or a model that can't give any */
 export async function judgeAnswers(
   flags: EvalFlags,
@@ -56,7 +53,7 @@ export async function judgeAnswers(
   } as const;
   const options = { entry, quantizeActivations: false };
   await using model = await openTextModel({ ...flags, ...drawing }, options);
-  const found = await readQuestions(absoluteData(flags.data), model.tokenizer);
+  const found = await readQuestions(absoluteData(flags.data), model.tokenizer, { flag: '--data' });
   return await compareAnswers(model, found, { ...flags, task, signal, onAnswer });
 }
 
@@ -66,54 +63,18 @@ export async function compareAnswers(
   { documents, questions }: Questions,
   options: Omit<JudgeOptions, 'entry'> & Pick<EvalFlags, 'data'> & { readonly task: AnswerTask },
 ): Promise<AnswerEvaluation> {
-  const { task, signal, onAnswer } = options;
-  const format = task === 'tools' ? formatOf(questions, options) : undefined;
-  const compared = format === undefined ? WHOLE : comparedBy(format);
-  const right = new Map(Object.keys(compared).map((name) => [name, 0]));
+  const { task, data, signal, onAnswer } = options;
+  const board = new AnswerBoard(questions, { task, flag: '--task', data });
   const misses: Miss[] = [];
   for (const [i, { place, prompt, wanted }] of questions.entries()) {
     const given = await answerTo(model, { place, prompt }, signal);
-    for (const [name, isSame] of Object.entries(compared)) {
-      right.set(name, right.get(name)! + Number(isSame(given, wanted)));
-    }
-    if (!(compared.json ?? compared.exact)(given, wanted)) {
+    if (!board.add({ wanted }, given)) {
       misses.push({ place, wanted, given });
     }
     onAnswer(i + 1, questions.length);
   }
-  const answers = questions.length;
-  const values = Object.fromEntries([...right].map(([name, count]) => [name, count / answers]));
-  return { task, documents, answers, format: format?.name, values, misses };
-}
-
-interface Comparison {
-  readonly exact: Compare;
-  readonly json?: Compare;
-  readonly name?: Compare;
-}
-
-const WHOLE: Comparison = { exact: (given, wanted) => given === wanted };
-
-function comparedBy({ read }: ToolFormat): Comparison {
-  const by =
-    (isSame: (typeof COMPARED)[keyof typeof COMPARED]): Compare =>
-    (given, wanted) =>
-      sameCalls(read(given), read(wanted), isSame);
-  return { exact: by(COMPARED.exact), json: by(COMPARED.json), name: by(COMPARED.name) };
-}
-
-/** The format in which the answers of the data hold calls, as the model's template writes them. */
-function formatOf(questions: readonly Question[], { data }: Pick<EvalFlags, 'data'>): ToolFormat {
-  const format = TOOL_FORMATS.find(({ read }) =>
-    questions.some(({ wanted }) => read(wanted).some(({ name }) => name !== undefined)),
-  );
-  if (format === undefined) {
-    const names = TOOL_FORMATS.map(({ name }) => name).join(', ');
-    throw new UsageError(
-      `--task tools: expected answers with "tool_calls" in ${data ?? 'the novel'}, and a model whose chat template writes them as those of ${names} do, got none that could be read, such as ${JSON.stringify(questions[0]!.wanted.slice(0, 80))}. Use --task exact to compare answers as they are.`,
-    );
-  }
-  return format;
+  const { format } = board;
+  return { task, documents, answers: questions.length, format, values: board.values(), misses };
 }
 
 async function answerTo(

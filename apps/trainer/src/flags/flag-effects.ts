@@ -16,7 +16,7 @@ type Given = Partial<
     Flags,
     'strategy' | 'precision' | 'offloadDir' | 'gradAccum' | 'data' | 'schedule' | 'device'
   > &
-    Pick<Flags, 'task' | 'valid' | 'validFraction' | 'out' | 'saveEvery'>
+    Pick<Flags, 'task' | 'valid' | 'validFraction' | 'evalTask' | 'out' | 'saveEvery' | 'elastic'>
 >;
 
 interface Condition {
@@ -64,6 +64,7 @@ const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
     holds: ({ precision, strategy }) =>
       precision !== 'fp32' && (strategy === 'fsdp' || strategy === 'ddp'),
   },
+  elastic: { needs: '--elastic', holds: ({ elastic = false }) => elastic, refuses: isNotGiven },
   'micro-steps': { needs: '--grad-accum 2 or more', holds: ({ gradAccum = 1 }) => gradAccum > 1 },
   documents: {
     needs: 'documents, a file of JSON lines, Parquet, CSV or TSV',
@@ -101,6 +102,21 @@ const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
     holds: ({ valid, validFraction }) => valid !== undefined || validFraction !== undefined,
     refuses: isNotGiven,
   },
+  conversations: {
+    needs: '--task lm with --valid',
+    holds: ({ task = 'lm', valid }) => task === 'lm' && valid !== undefined,
+    refuses: ({ task = 'lm', validFraction }) =>
+      task !== 'lm'
+        ? `--task ${task}`
+        : validFraction === undefined
+          ? undefined
+          : `--valid-fraction ${validFraction}`,
+  },
+  answers: {
+    needs: '--eval-task',
+    holds: ({ evalTask }) => evalTask !== undefined,
+    refuses: isNotGiven,
+  },
   text: {
     needs: '--task lm, dpo or orpo',
     holds: ({ task = 'lm' }) => isLanguage(task),
@@ -119,7 +135,7 @@ const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
   out: { needs: '--out', holds: ({ out }) => out !== undefined, refuses: isNotGiven },
   saves: {
     needs: '--save-every',
-    holds: ({ saveEvery }) => saveEvery !== undefined,
+    holds: ({ saveEvery, elastic = false }) => saveEvery !== undefined || elastic,
     refuses: isNotGiven,
   },
 };

@@ -4,6 +4,7 @@
 
 import { BLOCK_TYPES } from '@shardweave/dtypes/blocks';
 import { DEFAULT_PRESET } from '../model/presets.js';
+import { ANSWER_TASKS, MOST_ANSWER_TOKENS } from '../task/answer-tasks.js';
 import { type Flag, flag, type ValuesOf } from './flag.js';
 import {
   bytes,
@@ -61,6 +62,11 @@ export const DEFAULT_EVAL_EVERY = 100;
  * with --eval-every 100 evaluations take a quarter of a run's time at most.
  */
 export const DEFAULT_EVAL_BATCHES = 100;
+/**
+ * The answers of an evaluation without --eval-answers. Each of their tokens takes a forward, so few
+ * are made; they tell a half from two thirds.
+ */
+export const DEFAULT_EVAL_ANSWERS = 32;
 /** How a frozen base can rest: as numbers, or in ggml's blocks. */
 export const BASE_TYPES = ['f32', 'f16', 'bf16', ...BLOCK_TYPES] as const;
 /** The rank that most tools use, as a compromise between size and quality. */
@@ -89,6 +95,7 @@ export type AppliesTo =
   | 'offload directory'
   | 'reducing in 16 bits'
   | 'micro-steps'
+  | 'elastic'
   | 'documents'
   | 'embedding'
   | 'ranking'
@@ -96,6 +103,8 @@ export type AppliesTo =
   | 'reference'
   | 'odds'
   | 'evaluation'
+  | 'conversations'
+  | 'answers'
   | 'wsd'
   | 'falling rate'
   | 'out'
@@ -140,6 +149,22 @@ export const GROUPS = {
     transport: free('all')(oneOf(['memory', 'shm', 'ws', 'mpi']), 'memory', [
       '--transport <NAME>',
       'memory: all ranks in this thread; shm: a thread each; ws, mpi: a process each',
+    ]),
+    elastic: free('all')(onOff, false, [
+      '--elastic',
+      'goes on where ranks are lost or come, to the same weights: ddp with those that are left, fsdp from its newest save',
+    ]),
+    minRanks: free('elastic')(whole(1), undefined, [
+      '--min-ranks <N>',
+      'the fewest ranks with which the job goes on (default: 1)',
+    ]),
+    maxRanks: free('elastic')(ranks, undefined, [
+      '--max-ranks <N>',
+      'the most ranks of the job (default: one for each of --gradient-groups)',
+    ]),
+    listen: free('elastic')(filledText, undefined, [
+      '--listen <HOST[:PORT]>',
+      'the address of this machine at which others join with ddp (default: 127.0.0.1)',
     ]),
     device: free('all')(devices, ['auto'] as const, [
       '--device <auto|webgpu|cpu>',
@@ -247,6 +272,14 @@ export const GROUPS = {
     evalBatches: told('evaluation')(whole(1), undefined, [
       '--eval-batches <N>',
       `batches of an evaluation, the first ones of its data each time (default: ${DEFAULT_EVAL_BATCHES})`,
+    ]),
+    evalTask: free('conversations')(oneOf(ANSWER_TASKS), undefined, [
+      '--eval-task <tools|exact>',
+      `let the model answer questions of --valid at each evaluation, and compare its answers with those of the data, as eval --task does; an answer has at most ${MOST_ANSWER_TOKENS} tokens, and not many more than any of the data`,
+    ]),
+    evalAnswers: free('answers')(whole(1), undefined, [
+      '--eval-answers <N>',
+      `answers of an evaluation, the first ones of its data each time (default: ${DEFAULT_EVAL_ANSWERS})`,
     ]),
     trainOnPrompt: fixed('documents')(onOff, false, [
       '--train-on-prompt',

@@ -2,7 +2,7 @@
 
 import { generate, KeyValueCache, NnConfigError, nextLogits } from '@shardweave/nn';
 import { tokenizerName } from '../config/resolve-config.js';
-import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
+import { loadTokenizer, stopTokens, type Tokenizer } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
 import { longestTextRow } from '../task/text-config.js';
 import type { GenerateFlags, OpenFlags } from './generate-flags.js';
@@ -82,7 +82,7 @@ function makeTextModel(parts: {
     model.parameters().some(({ blocks }) => blocks !== undefined);
   const { maxTokens, temperature, topK, topP, minP, repetitionPenalty, seed } = flags;
   const positions = longestTextRow(config.modelConfig);
-  const stop = [...tokenizer.endTokens, tokenizer.beginToken].filter((id) => id !== undefined);
+  const stop = stopTokens(tokenizer);
   let cache: KeyValueCache | undefined;
   return {
     tokenizer,

@@ -18,6 +18,16 @@ export interface RankPlace {
   readonly secret: string;
 }
 
+/** A rank's place in a job whose ranks change. */
+export interface ElasticPlace extends Pick<RankPlace, 'host' | 'port' | 'secret'> {
+  /** Its number among the ranks that the command has started. */
+  readonly localRank: number;
+  /** The most ranks of the job. */
+  readonly max: number;
+  /** Whether it begins with the job, and not in place of a rank that was lost. */
+  readonly isFirst: boolean;
+}
+
 /** What a rank apart from the command is to do, and how it is asked to end. */
 export interface RankCall {
   readonly config: PreparedRun;
@@ -32,7 +42,11 @@ export interface RankCall {
 export type RankWork<Link> = (link: Link, call: RankCall) => Promise<void>;
 
 export type ToRank =
-  | { readonly type: 'start'; readonly config: PreparedRun; readonly place: RankPlace }
+  | {
+      readonly type: 'start';
+      readonly config: PreparedRun;
+      readonly place: RankPlace | ElasticPlace;
+    }
   /** The rank ends after the present step, with a save. */
   | { readonly type: 'wrap-up' }
   /** The rank leaves at once, cleanly. */

@@ -2,7 +2,7 @@
 // told to or when the command is gone.
 
 import type { EmitRankEvent } from '../rank/events.js';
-import type { FromRank, RankPlace, RankWork, ToRank } from './messages.js';
+import type { ElasticPlace, FromRank, RankPlace, RankWork, ToRank } from './messages.js';
 import { describeFailure } from './rank-failure.js';
 
 /** The time in which a rank has to leave cleanly; closing sockets and a device takes far less. */
@@ -12,7 +12,7 @@ const LEAVE_MS = 2000;
 export const RANK_PROCESS_VARIABLE = 'SHARDWEAVE_RANK_PROCESS';
 
 /** Serves the command that forked this process; the process ends with it. */
-export function serveRank(work: RankWork<RankPlace>): void {
+export function serveRank(work: RankWork<RankPlace | ElasticPlace>): void {
   const stop = new AbortController();
   const wrapUp = new AbortController();
   // Ctrl-C reaches the whole foreground group, and the end of a service reaches all of its

@@ -14,10 +14,11 @@ import { requireRoom } from '../plan/require-room.js';
 import { DeviceHost } from '../rank/device-host.js';
 import type { RankEvent } from '../rank/events.js';
 import { runRank } from '../rank/run-rank.js';
-import type { PreparedRun, RunConfig, TokenFiles } from '../run-config.js';
+import { isElastic, type PreparedRun, type RunConfig, type TokenFiles } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
 import { resolveDevices } from './adapter-probe.js';
 import { resolveProducts } from './resolve-products.js';
+import { runElastic } from './run-elastic.js';
 import { runInMemory } from './run-in-memory.js';
 import { runMpi } from './run-mpi.js';
 import { runProcesses } from './run-processes.js';
@@ -30,6 +31,8 @@ export interface JobOptions {
   readonly onTokenized?: PrepareOptions['onTokenized'];
   /** Called with what is done before ranks are there. */
   readonly onDoing?: (what: string) => void;
+  /** Called with what a person should know that is in no record. */
+  readonly onNote?: (text: string) => void;
   readonly onEvent: (event: RankEvent) => void;
   /** Ends the job after the present step, with a save; for runs with --save-every. */
   readonly wrapUp?: AbortSignal | undefined;
@@ -65,7 +68,8 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
     const config = { ...decided, tokens, head: await headOf(decided, tokens) };
     onDoing(asked.ranks === 1 ? 'making the model' : `starting ${asked.ranks} ranks`);
     const runs = { memory: runHere, shm: runThreads, ws: runProcesses };
-    await runs[asked.transport](config, { ...options, onEvent });
+    const run = isElastic(config) ? runElastic : runs[asked.transport];
+    await run(config, { ...options, onEvent });
   }
   if (asked.trace !== undefined && traces.length > 0) {
     writeTrace(asked.trace, mergeTraces(traces), options);

@@ -4,7 +4,7 @@ import { fork } from 'node:child_process';
 import { randomBytes, randomInt } from 'node:crypto';
 import { createServer } from 'node:net';
 import type { PreparedRun } from '../run-config.js';
-import type { FromRank, RankPlace, ToRank } from './messages.js';
+import type { ElasticPlace, FromRank, RankPlace, ToRank } from './messages.js';
 import { RANK_PROCESS_VARIABLE } from './rank-process.js';
 import {
   deferred,
@@ -38,19 +38,26 @@ export async function runProcesses(
   };
   await watchRanks(
     config,
-    (rank, listener) => startProcess(options.entry, config, { ...place, rank }, listener),
+    (rank, listener) =>
+      startProcess({ entry: options.entry, rank, config, place: { ...place, rank } }, listener),
     options,
   );
 }
 
-function startProcess(
-  entry: string,
-  config: PreparedRun,
-  place: RankPlace,
+export interface RankProcess {
+  readonly entry: string;
+  readonly rank: number;
+  readonly config: PreparedRun;
+  readonly place: RankPlace | ElasticPlace;
+}
+
+/** Starts a rank in a process of its own. */
+export function startProcess(
+  { entry, rank, config, place }: RankProcess,
   listener: RankListener,
 ): RankHost {
   const child = fork(entry, [], {
-    env: { ...process.env, [RANK_PROCESS_VARIABLE]: String(place.rank) },
+    env: { ...process.env, [RANK_PROCESS_VARIABLE]: String(rank) },
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
     serialization: 'advanced', // keeps a NaN loss, which JSON has no word for
   });

@@ -49,9 +49,9 @@ const CAUSE_MS = 3000;
  * The time in which ranks have to leave by themselves after that; the whole must stay within ten
  * seconds.
  */
-const STOP_MS = 3000;
+export const STOP_MS = 3000;
 /** The time in which a rank has to leave that has reported 'done'. */
-const DONE_MS = 10_000;
+export const DONE_MS = 10_000;
 
 /**
  * Resolves when every rank has done its work and all are gone. Rejects, again with all of them
@@ -118,7 +118,7 @@ interface JobProgress {
   readonly isEnding: boolean;
 }
 
-interface WatchedRank {
+export interface WatchedRank {
   readonly host: RankHost;
   /** Resolves when the rank has reported that its work is done. */
   readonly done: Promise<void>;
@@ -128,7 +128,8 @@ interface WatchedRank {
   end(): RankEnd | undefined;
 }
 
-function watchRank(
+/** Starts a rank, and follows it to its end. */
+export function watchRank(
   rank: number,
   start: StartRank,
   { onEvent, progress }: { onEvent(event: RankEvent): void; readonly progress: JobProgress },
@@ -184,7 +185,7 @@ async function orAll(ends: readonly Promise<unknown>[], mostMs: number): Promise
 }
 
 /** Waits for all ranks to leave, and kills those that take longer than `patienceMs`. */
-async function endAll(hosts: readonly RankHost[], patienceMs: number): Promise<void> {
+export async function endAll(hosts: readonly RankHost[], patienceMs: number): Promise<void> {
   const timer = setTimeout(() => {
     for (const host of hosts) {
       host.kill();

@@ -342,7 +342,7 @@ function formatEpochs(epochs: number): string {
 }
 
 function validRows(
-  { valid, validFraction, evalEvery, evalBatches, batch }: RunConfig,
+  { valid, validFraction, evalEvery, evalBatches, evalTask, evalAnswers, batch }: RunConfig,
   size: DataSize | undefined,
 ): Row[] {
   if (size === undefined) {
@@ -351,7 +351,8 @@ function validRows(
   const from = valid ?? `${validFraction} of the data`;
   const all = Math.ceil(size.rows / batch);
   const part = all > evalBatches ? `, the first ${evalBatches} of ${all} batches` : '';
-  return [['valid', `${from}: ${sizeText(size)}${part}, every ${evalEvery} steps`]];
+  const asked = evalTask && `, with at most ${evalAnswers} answers (${evalTask})`;
+  return [['valid', `${from}: ${sizeText(size)}${part}, every ${evalEvery} steps${asked ?? ''}`]];
 }
 
 /** One row where all ranks have the same device, else one row per rank. */

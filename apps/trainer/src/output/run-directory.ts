@@ -12,6 +12,7 @@ import { RUN_FILES } from '../files/run-files.js';
 import { writeText } from '../files/write-file.js';
 import type { FinalWeights, RankCheck, RankReady, RankReport } from '../rank/events.js';
 import { describeSystemError } from '../system-error.js';
+import type { ElasticChanges } from './elastic-changes.js';
 import { numericClassesOf } from './header.js';
 import { lossChart } from './loss-chart.js';
 import type { EventRecord, RunRecord, StepLine } from './run-records.js';
@@ -47,12 +48,14 @@ export interface RunSummary {
         readonly patience?: number | undefined;
       }
     | undefined;
+  /** How the ranks of the last command changed, with --elastic. */
+  readonly elastic?: ElasticChanges | undefined;
   /** With --check, what was planned beside what was taken, by rank. */
   readonly check?: readonly RankCheck[] | undefined;
 }
 
 /** What the ranks reported, each list in rank order, and how the run ended. */
-export interface RanksTold extends Pick<RunSummary, 'end'> {
+export interface RanksTold extends Pick<RunSummary, 'end' | 'elastic'> {
   readonly ready: readonly RankReady[];
   readonly reports: readonly RankReport[];
   readonly checks?: readonly RankCheck[] | undefined;
@@ -191,7 +194,7 @@ export class RunDirectory {
   /**
    * Leaves loss.svg and, as the last file of a run, by which it is known to be done, summary.json.
    */
-  finish({ ready, reports, checks, final, end }: RanksTold, title: string): void {
+  finish({ ready, reports, checks, final, elastic, end }: RanksTold, title: string): void {
     const devices = new Set(ready.map((rank) => `${rank.device} (${rank.description})`));
     const summary: RunSummary = {
       params: ready[0]!.params,
@@ -203,6 +206,7 @@ export class RunDirectory {
       device: [...devices].join(', '),
       numericClass: numericClassesOf(ready).join('; '),
       ranks: reports,
+      elastic,
       end,
       check: checks,
     };

@@ -7,6 +7,7 @@ import { isSaveOf } from '../files/save-directory.js';
 import { checkLines } from '../plan/check-run.js';
 import type {
   FinalWeights,
+  MembersTold,
   RankCheck,
   RankEvent,
   RankReady,
@@ -16,6 +17,7 @@ import type {
 } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import { earlyText, type RunEnd } from '../run-end.js';
+import { changesOf, membersText } from './elastic-changes.js';
 import { finalText } from './final-text.js';
 import { headerLines, headerRows, runTitle } from './header.js';
 import { reportOfEnded } from './report.js';
@@ -33,6 +35,8 @@ export class RunMonitor {
   #ready: RankReady[] = [];
   #reports: RankReport[] = [];
   #checks: RankCheck[] = [];
+  /** How the ranks of an elastic job have changed. */
+  readonly #changes: MembersTold[] = [];
   /** Events of rank 0 that came before another rank was ready. */
   #early: RankEvent[] = [];
   #earlyEnd: Extract<RankEvent, { readonly type: 'early' }> | undefined;
@@ -161,6 +165,9 @@ export class RunMonitor {
         this.#records.add({ type: 'rankEnd', rank, end, reason, atMs: Date.now() });
         return;
       }
+      case 'members':
+        this.#noteMembers(event);
+        return;
       case 'report':
         this.#reports[event.report.rank] = event.report;
         return;
@@ -168,6 +175,12 @@ export class RunMonitor {
         this.#checks[event.check.rank] = event.check;
     }
   };
+
+  #noteMembers({ type: _, ...told }: { readonly type: 'members' } & MembersTold): void {
+    this.#changes.push(told);
+    this.#records.add({ type: 'members', ...told, atMs: Date.now() });
+    this.#terminal.note(membersText(told));
+  }
 
   #warn(text: string): void {
     if (this.#terminal.warn(text)) {
@@ -198,7 +211,9 @@ export class RunMonitor {
     directory.leave(RUN_FILES.report, () => reportOfEnded(directory.path, kind));
     if (isFinished) {
       const [ready, reports, final] = [this.#ready, this.#reports, this.#final];
-      const told = { ready, reports, checks, final, end: this.#summaryEnd() };
+      const elastic = this.#config.elastic ? changesOf(this.#changes) : undefined;
+      const end = this.#summaryEnd();
+      const told = { ready, reports, checks, final, elastic, end };
       directory.finish(told, runTitle(this.#config));
       if (final !== undefined && this.#misplaced === undefined) {
         this.#terminal.note(finalText(final, this.#config));
@@ -241,10 +256,11 @@ export class RunMonitor {
   }
 
   #noteReady(ready: RankReady): void {
+    const wasReady = this.#isReady; // a rank that takes a lost one's place is ready later
     this.#ready[ready.rank] = ready;
     const { processBytes, params, data, valid, ...told } = ready;
     this.#records.add({ type: 'ready', ...told });
-    if (this.#isReady) {
+    if (this.#isReady && !wasReady) {
       this.#start();
     }
   }

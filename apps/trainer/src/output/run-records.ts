@@ -4,6 +4,7 @@
 import type {
   ClassesTold,
   ComputeTold,
+  MembersTold,
   RankEndKind,
   RankReady,
   RankStatus,
@@ -62,6 +63,8 @@ export type EventRecord =
   | ({ readonly type: 'save'; readonly atMs: number } & SaveWritten)
   /** A save has made room for newer ones, or was set aside as one that is not good. */
   | ({ readonly type: 'saveGone'; readonly atMs: number } & SaveGone)
+  /** The ranks of an elastic job have changed, and it goes on. */
+  | ({ readonly type: 'members'; readonly atMs: number } & MembersTold)
   | { readonly type: 'warning'; readonly text: string }
   | {
       readonly type: 'rankEnd';

@@ -16,14 +16,14 @@ export class NotesView {
   readonly #classes = emptyCard('classes', 'Classes');
   readonly #saves = emptyCard('saves', 'Saves');
   readonly #warnings = emptyCard('warnings', 'Warnings');
+  readonly #changes = emptyCard('changes', 'Changes of ranks');
   readonly #settings = emptyCard('settings', 'Settings');
   #version = '';
 
   constructor(runs: readonly RunModel[]) {
     this.#runs = runs;
-    this.roots = [this.#warnings, this.#samples, this.#classes, this.#saves, this.#settings].map(
-      ({ root }) => root,
-    );
+    const cards = [this.#warnings, this.#changes, this.#samples, this.#classes, this.#saves];
+    this.roots = [...cards, this.#settings].map(({ root }) => root);
   }
 
   update(): void {
@@ -36,6 +36,7 @@ export class NotesView {
     this.#show(this.#classes, classesIn);
     this.#show(this.#saves, savesIn);
     this.#show(this.#warnings, warningsIn);
+    this.#show(this.#changes, changesIn);
     this.#show(this.#settings, settingsIn);
   }
 
@@ -114,6 +115,23 @@ function settingsIn({ header }: RunModel): HTMLElement[] {
     element('div', {}, [element('dt', {}, [name]), element('dd', {}, [value])]),
   );
   return rows.length === 0 ? [] : [element('dl', { class: 'settings' }, rows)];
+}
+
+function changesIn({ name, changes }: RunModel): HTMLElement[] {
+  const rows = changes
+    .toReversed()
+    .map(({ step, ranks, came, left, lost, reasons }) =>
+      tableRow([
+        dataElement(step, String(step)),
+        ...[ranks, came, left, lost].map((count) => dataElement(count, String(count))),
+        reasons.join('; '),
+      ]),
+    );
+  const columns = ['Step', 'Ranks', 'Came', 'Left', 'Lost', 'Why'];
+  const body = element('tbody', {}, rows);
+  return rows.length === 0
+    ? []
+    : [tableOf('Changes of ranks', columns, body, `Changes of ranks of ${name}`)];
 }
 
 function savesIn({ name, saves }: RunModel): HTMLElement[] {

@@ -222,6 +222,20 @@ export interface FinalWeights {
  */
 export type RankEndKind = 'done' | 'failed' | 'killed' | 'stopped';
 
+/** The ranks of a job while they don't change. */
+export interface MembersTold {
+  readonly epoch: number;
+  readonly ranks: number;
+  /** The number of steps that are done. */
+  readonly step: number;
+  /** How many came, how many left as they were asked to, and how many were lost. */
+  readonly came: number;
+  readonly left: number;
+  readonly lost: number;
+  /** Why those have gone who were lost. */
+  readonly reasons: readonly string[];
+}
+
 /** What a row of a step comes to alone, with the weights before the step. */
 export interface RowTold {
   /** Its number among the rows of the step, from 0. */
@@ -268,7 +282,7 @@ export type RankEvent =
   | ({ readonly type: 'compute' } & ComputeTold)
   /** From rank 0 alone: what takes a while before the first step or after the last. */
   | { readonly type: 'doing'; readonly what: string }
-  /** From rank 0 alone, while the steps wait for an evaluation: its batches. */
+  /** From rank 0 alone, while the steps wait for an evaluation: its batches, then its answers. */
   | { readonly type: 'evaluating'; readonly done: number; readonly total: number }
   /** From rank 0 alone: what a classifier's evaluation after a step tells of its classes. */
   | ({ readonly type: 'classes'; readonly step: number } & ClassesTold)
@@ -290,6 +304,10 @@ export type RankEvent =
   /** From rank 0 alone: what model/ or adapter/ has. */
   | { readonly type: 'final'; readonly final: FinalWeights }
   | { readonly type: 'report'; readonly report: RankReport }
+  /** From a rank of a job whose ranks change: its id in the job. */
+  | { readonly type: 'member'; readonly id: number }
+  /** From the process that leads such a job: its ranks have changed, and it goes on with these. */
+  | ({ readonly type: 'members' } & MembersTold)
   /** With --check, after the report. */
   | { readonly type: 'check'; readonly check: RankCheck }
   /** From each rank, where somebody watches. */

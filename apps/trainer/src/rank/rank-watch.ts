@@ -9,10 +9,12 @@ import type { OpenedRank, RankOptions } from './open-rank.js';
 import { CommCounter, type CommCounts } from './step/comm-counter.js';
 import { type PhaseBytes, PhaseMemory, type StepPhase } from './step/phase-memory.js';
 
+type Whose = Pick<RankOptions, 'rank' | 'emit'>;
+
 export class RankWatch {
   /** Counts what the training steps send. */
   readonly counter: CommCounter;
-  readonly #options: RankOptions;
+  readonly #options: Whose;
   /** Undefined where nobody watches; then nothing is reported of each step, either. */
   readonly #comm: CommWatch | undefined;
   readonly #memory: PhaseMemory;
@@ -22,7 +24,12 @@ export class RankWatch {
   /** The most bytes that each phase held in steps after the first. */
   readonly #phases = new Map<StepPhase, MemoryBytes>();
 
-  constructor({ options, device, groups, comm }: OpenedRank) {
+  constructor({
+    options,
+    device,
+    groups,
+    comm,
+  }: Pick<OpenedRank, 'device' | 'groups' | 'comm'> & { readonly options: Whose }) {
     this.counter = new CommCounter(groups);
     this.#options = options;
     this.#comm = comm;

@@ -3,12 +3,20 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import { connectShm, type ShmRankHandle } from '@shardweave/collectives/shm';
 import { connectWs } from '@shardweave/collectives/ws';
-import type { RankCall, RankPlace } from '../launch/messages.js';
+import type { ElasticPlace, RankCall, RankPlace } from '../launch/messages.js';
 import { DeviceHost } from './device-host.js';
 import { runRank } from './run-rank.js';
 
 /** Runs the rank of a process, which is linked to the others over WebSockets. */
-export async function runSocketRank(place: RankPlace, call: RankCall): Promise<void> {
+export async function runSocketRank(
+  place: RankPlace | ElasticPlace,
+  call: RankCall,
+): Promise<void> {
+  if ('max' in place) {
+    const { runElasticProcess } = await import('./elastic/run-member.js');
+    await runElasticProcess(place, call);
+    return;
+  }
   const { rank, worldSize, host: address, port, secret } = place;
   await runLinked(await connectWs({ rank, worldSize, address, port, secret }), call);
 }

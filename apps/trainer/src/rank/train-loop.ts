@@ -7,6 +7,9 @@ import { learningRate, type RateConfig } from '../schedule.js';
 import type { Best, EarlyEnd, StepMetrics, StepResources } from './events.js';
 import type { Evaluated } from './step/evaluation.js';
 
+/** What a rank asks of all after the present step. */
+export type StopWish = 'go on' | 'stop' | 'end';
+
 /** The result of a step, equal on all ranks. */
 export interface StepOutcome {
   /**
@@ -26,6 +29,8 @@ export interface StepOutcome {
   /** The scale that the losses of this step had. */
   readonly lossScale: number;
   readonly isSkipped: boolean;
+  /** What any of the ranks asks after this step, where they could ask for anything. */
+  readonly stop?: StopWish | undefined;
 }
 
 /** What a line tells of a state beside its losses. */
@@ -86,6 +91,8 @@ export interface From extends Progress {
   readonly best?: Best | undefined;
   /** The loss of the evaluation after this very step. */
   readonly validLoss?: number | undefined;
+  /** The step before it, whose update is done and of which the rest is to be done. */
+  readonly untold?: Pick<Done, 'metrics' | 'resources'> | undefined;
 }
 
 export interface TrainLoopOptions {
@@ -100,6 +107,8 @@ export interface TrainLoopOptions {
   /** The tokens of the steps before the first one here. */
   readonly tokensBefore: number;
   readonly onStep: (metrics: StepMetrics, resources: StepResources) => void;
+  /** Called after the update of each step, before anything waits for another rank. */
+  readonly onUpdated?: (updated: Reached & Pick<Done, 'metrics' | 'resources'>) => void;
   /** Called after each step, once it has been reported. Resolves with whether the run ends here. */
   readonly afterStep?: ((progress: AfterStep) => Promise<boolean>) | undefined;
   readonly signal: AbortSignal;
@@ -112,59 +121,85 @@ export interface TrainLoopOptions {
  * @throws {DivergedError} after a step whose loss is not finite and which was not skipped
  */
 export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
-  const { config, runner } = options;
+  const { config } = options;
   const from: From = options.from ?? { step: 0, updates: 0 };
-  let { updates, best, validLoss } = from;
+  const { untold, step: first, updates: done, best: known, validLoss: last } = from;
+  let place: Reached = { step: first, updates: done, best: known, validLoss: last };
   let tokens = options.tokensBefore;
-  if (from.step < config.steps && validLoss !== undefined && best !== undefined) {
-    if (isPatienceOver(config, from.step, best.step)) {
-      return { ...from, best, validLoss, early: 'patience' }; // killed between save and results
+  if (first < config.steps && last !== undefined && known !== undefined) {
+    if (isPatienceOver(config, first, known.step)) {
+      return { ...place, early: 'patience' }; // killed between save and results
     }
   }
-  for (let { step } = from; step < config.steps; step++) {
+  if (untold !== undefined) {
+    place = await endStep(options, { from, place, ...untold });
+  }
+  while (place.step < config.steps && place.early === undefined) {
     options.signal.throwIfAborted();
-    const { metrics, resources } = await timedStep(options, { step, updates, tokens });
-    tokens = metrics.tokens;
-    const { loss, skipped } = metrics;
-    if (!skipped) {
-      updates++;
-    }
+    const { step, updates, best } = place;
+    const { stop = 'go on', ...timed } = await timedStep(options, { step, updates, tokens });
+    const { loss, skipped } = timed.metrics;
+    tokens = timed.metrics.tokens;
+    place = {
+      step: step + 1,
+      updates: skipped ? updates : updates + 1,
+      best,
+      validLoss: undefined,
+    };
+    options.onUpdated?.({ ...place, ...timed });
     if (!Number.isFinite(loss) && !skipped) {
-      options.onStep(metrics, resources);
+      options.onStep(timed.metrics, timed.resources);
       throw divergedAt(step + 1, loss, config);
     }
-    const isEnd = step + 1 === config.steps;
-    const isTimeOver = !isEnd && (await runner.isTimeOver?.()) === true;
-    const isDue = (step + 1) % config.evalEvery === 0 || isEnd || isTimeOver;
-    const startMs = performance.now();
-    const evaluated = isDue ? await runner.evaluate?.() : undefined;
-    const evalMs = evaluated && performance.now() - startMs;
-    validLoss = evaluated?.loss;
-    if (validLoss !== undefined && validLoss < (best?.validLoss ?? Number.POSITIVE_INFINITY)) {
-      best = { step: step + 1, validLoss };
-    }
-    const isOutOfPatience =
-      validLoss !== undefined &&
-      !isEnd &&
-      isPatienceOver(config, step + 1, best?.step ?? from.step);
-    const figures = evaluated?.figures?.values;
-    const early = isOutOfPatience ? 'patience' : isTimeOver ? 'time' : undefined;
-    const isLast = isEnd || early !== undefined;
-    const hash = onceOf(runner.hash);
-    const isDueHash =
-      config.again?.hashAt.includes(step + 1) ??
-      (isLast || (step + 1) % (config.hashEvery ?? 1) === 0);
-    const hashed = isDueHash ? await hash?.() : undefined;
-    const told = { ...metrics, validLoss, evalMs, ...(figures && { figures }), ...hashed };
-    options.onStep(told, resources);
-    const reached = { step: step + 1, updates, best, validLoss };
-    const isAsked = await options.afterStep?.({ ...reached, loss, isLast, hash });
-    const isEnough = step + 1 === config.again?.until;
-    if (isAsked === true || isEnough || early !== undefined) {
-      return { ...reached, early: early ?? 'asked' };
+    place = await endStep(options, { from, place, ...timed });
+    if (stop !== 'go on' && place.step < config.steps) {
+      place = { ...place, early: place.early ?? 'asked' };
     }
   }
-  return { step: Math.max(from.step, config.steps), updates, best, validLoss };
+  return place;
+}
+
+/** A step that is done, and what is told of it. */
+interface Done {
+  readonly from: From;
+  /** Where its update has led, before any evaluation of that. */
+  readonly place: Reached;
+  readonly metrics: StepMetrics;
+  readonly resources: StepResources;
+}
+
+/** Does what follows a step: evaluates, hashes, tells, saves. */
+async function endStep(
+  options: TrainLoopOptions,
+  { from, place: { step, updates, best: before }, metrics, resources }: Done,
+): Promise<Reached> {
+  const { config, runner } = options;
+  let best = before;
+  const isEnd = step === config.steps;
+  const isTimeOver = !isEnd && (await runner.isTimeOver?.()) === true;
+  const isDue = step % config.evalEvery === 0 || isEnd || isTimeOver;
+  const startMs = performance.now();
+  const evaluated = isDue ? await runner.evaluate?.() : undefined;
+  const evalMs = evaluated && performance.now() - startMs;
+  const validLoss = evaluated?.loss;
+  if (validLoss !== undefined && validLoss < (best?.validLoss ?? Number.POSITIVE_INFINITY)) {
+    best = { step, validLoss };
+  }
+  const isOutOfPatience =
+    validLoss !== undefined && !isEnd && isPatienceOver(config, step, best?.step ?? from.step);
+  const figures = evaluated?.figures?.values;
+  const early = isOutOfPatience ? 'patience' : isTimeOver ? 'time' : undefined;
+  const isLast = isEnd || early !== undefined;
+  const hash = onceOf(runner.hash);
+  const isDueHash =
+    config.again?.hashAt.includes(step) ?? (isLast || step % (config.hashEvery ?? 1) === 0);
+  const hashed = isDueHash ? await hash?.() : undefined;
+  const told = { ...metrics, validLoss, evalMs, ...(figures && { figures }), ...hashed };
+  options.onStep(told, resources);
+  const reached = { step, updates, best, validLoss };
+  const isAsked = await options.afterStep?.({ ...reached, loss: metrics.loss, isLast, hash });
+  const isEnough = step === config.again?.until;
+  return { ...reached, early: early ?? (isAsked === true || isEnough ? 'asked' : undefined) };
 }
 
 /** The call, which is made once however often it is asked for. */
@@ -177,7 +212,7 @@ function onceOf<T>(call: (() => Promise<T>) | undefined): (() => Promise<T>) | u
 async function timedStep(
   { config, runner, rows }: TrainLoopOptions,
   { step, updates, tokens }: Progress & { readonly tokens: number },
-): Promise<{ readonly metrics: StepMetrics; readonly resources: StepResources }> {
+): Promise<Pick<Done, 'metrics' | 'resources'> & Pick<StepOutcome, 'stop'>> {
   const lr = learningRate(config, updates);
   const startMs = performance.now();
   const outcome = await runner.runStep(step, lr);
@@ -198,7 +233,7 @@ async function timedStep(
     tokens: tokens + numTokens,
     epoch: ((step + 1) * config.batch) / rows,
   };
-  return { metrics, resources: runner.resources() };
+  return { metrics, resources: runner.resources(), stop: outcome.stop };
 }
 
 /** An infinite loss ends a run as NaN does: beyond the largest f32, no step leads back. */

@@ -21,6 +21,7 @@ import type { OpenedRank } from './open-rank.js';
 import type { RankWatch } from './rank-watch.js';
 import { findRunReferences } from './run-references.js';
 import { showText } from './show-text.js';
+import { readAsked } from './step/answers.js';
 import { evaluate, halvesRatio, lossAhead } from './step/evaluation.js';
 import { replayRows } from './step/replay-rows.js';
 import { TrainingStep } from './step/training-step.js';
@@ -40,16 +41,18 @@ export interface Trained {
 }
 
 /** How the steps of a rank ended. */
-interface Ended {
+export interface Ended {
   readonly reached: Reached;
   /** The loss of the weights on the rows that would follow; undefined where no target counts. */
   readonly loss: number | undefined;
 }
 
 /** Reports that everything is set up. Resolves with the numeric class of the rank's device. */
-export async function tellReady(run: OpenedRank): Promise<string> {
-  const { options, backend, device, data, strategy } = run;
-  const { config, rank, host, emit } = options;
+export async function tellReady(
+  { options, backend, device, data, strategy }: OpenedRank,
+  rank = options.rank,
+): Promise<string> {
+  const { config, host, emit } = options;
   const numericClass = await device.numericClass();
   const { kind, description, isSoftware } = backend.info;
   const tiles = await host.matmulChoices(backend);
@@ -121,7 +124,7 @@ export async function loadFirst({ options, strategy, resuming }: OpenedRank): Pr
 }
 
 /** Where the steps begin; undefined for the first one. */
-function fromOf(resumed: Resumed | undefined, config: PreparedRun): From | undefined {
+export function fromOf(resumed: Resumed | undefined, config: PreparedRun): From | undefined {
   const record = resumed?.save?.record;
   return record && { step: record.step, updates: record.updates, ...evaluationsOf(record, config) };
 }
@@ -174,6 +177,7 @@ export async function runSteps(
   const { counter, onPhase } = watch;
   const group = groups.gather;
   const tell: EmitRankEvent = (event) => rank === 0 && emit(event);
+  const parts = { config, rank, device, strategy, group };
   const step = new TrainingStep({
     config,
     rank,
@@ -185,21 +189,20 @@ export async function runSteps(
     uncounted: (body) => counter.pause(body),
   });
   const onRow = (row: RowTold) => emit({ type: 'row', row });
-  const rows = { config, rank, device, strategy, group, data: train, onRow };
+  const rows = { ...parts, data: train, onRow };
   const replay = (at: number) => replayRows({ ...rows, lossScale: step.lossScale }, at);
   step.loadScaler(resumed?.save?.record.scaler);
   const onStep = (done: number, total: number) => tell({ type: 'evaluating', done, total });
   const hash = await counter.pause(() => beginRecord(run, { resumed, numericClass }));
   const isGivenUp = saves?.isAsked;
+  const asked = await readAsked(config);
   let current = 0;
   let saveWaitMs: number | undefined;
   const from = fromOf(resumed, config);
-  await counter.pause(() => findRunReferences(run, from?.step ?? 0));
+  await counter.pause(() => findRunReferences(run, { from: from?.step ?? 0, numericClass }));
   if (from === undefined && strategy.objective instanceof OwnObjective) {
     const { objective } = strategy;
-    const ratio = await counter.pause(() =>
-      halvesRatio({ config, rank, device, strategy, group, data: train }, objective),
-    );
+    const ratio = await counter.pause(() => halvesRatio({ ...parts, data: train }, objective));
     // A loss that looks at several rows at once is no sum either, but then by some other factor.
     if (ratio !== undefined && Math.abs(ratio - 2) < 0.5) {
       const text = `--model ${config.model.kind === 'module' ? config.model.path : ''}: its loss looks like a mean, for the two halves of a batch have ${ratio.toFixed(2)} times the loss of the whole. The trainer divides by the number of targets itself, and learns from gradients that are too small by it: return the sum, such as crossEntropy(logits, targets, { reduction: 'sum' }).`;
@@ -236,7 +239,7 @@ export async function runSteps(
         valid &&
         (async () => {
           const found = await counter.pause(() =>
-            evaluate({ config, rank, device, strategy, group, data: valid, onStep, isGivenUp }),
+            evaluate({ ...parts, data: valid, asked, onStep, isGivenUp }),
           );
           const { classes, confusion } = found?.figures ?? {};
           if (classes !== undefined) {
@@ -257,20 +260,32 @@ export async function runSteps(
   if (config.again !== undefined) {
     return { reached, loss: undefined }; // its steps are what it is for
   }
-  const loss = await counter.pause(() =>
-    lossAhead({ config, rank, device, strategy, group, data: train }, last),
-  );
+  const loss = await counter.pause(() => lossOfEnd(run, last));
+  saves?.prove();
+  return { reached, loss };
+}
+
+/**
+ * The loss of the weights after the last step on the rows that would follow. Collective.
+ * @throws {DivergedError} where it is not finite
+ */
+export async function lossOfEnd(
+  { options, data, device, strategy, groups }: OpenedRank,
+  last: number,
+): Promise<number | undefined> {
+  const { config, rank } = options;
+  const group = groups.gather;
+  const loss = await lossAhead({ config, rank, device, strategy, group, data: data.train }, last);
   if (loss !== undefined && !Number.isFinite(loss)) {
     throw new DivergedError(
       `The weights after step ${last} have a loss that is ${Number.isNaN(loss) ? 'not a number' : 'infinite'}: the run diverged, and they are not left as a model. Use a smaller --lr, a longer --warmup or --clip 1.`,
     );
   }
-  saves?.prove();
-  return { reached, loss };
+  return loss;
 }
 
 /** Whether the model writes a text after this step; after the last one it does so in any case. */
-function isSampled(
+export function isSampled(
   { step, isLast }: AfterStep,
   { sampleEvery }: Pick<PreparedRun, 'sampleEvery'>,
 ): boolean {

@@ -120,6 +120,16 @@ export function decidingDifferences(
   return [...differencesOf('fixed', one, other), ...differencesOf('told', one, other)];
 }
 
+/** The flags that decide what steps come to, whatever the number of ranks is, as text. */
+export function decidingText(config: RunConfig): string {
+  const flags = decidedFlags(config);
+  const others: readonly (keyof Flags)[] = [...BY_CONTENT, 'ranks', 'valid'];
+  const named = FLAG_NAMES.filter(
+    (name) => FLAGS[name].atResume !== 'free' && !others.includes(name),
+  );
+  return JSON.stringify([named.map((name) => [name, flags[name]]), config.modelConfig]);
+}
+
 /**
  * Refuses a save of another run.
  * @param base the base model of this run, with adapters

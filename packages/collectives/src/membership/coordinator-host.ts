@@ -8,10 +8,12 @@ import type { Word } from './roster.js';
 
 export class CoordinatorHost<Address> {
   readonly #coordinator: Coordinator<Address>;
+  readonly #onChange: CoordinatorOptions['onChange'];
   readonly #clock: Clock;
   readonly #send: (to: number, message: Told<Address>) => void;
   #numConnections = 0;
   #stopTimer = () => {};
+  #known = '';
 
   /** @param send carries a word to a connection, and later than at once */
   constructor(
@@ -20,6 +22,7 @@ export class CoordinatorHost<Address> {
     send: (to: number, message: Told<Address>) => void,
   ) {
     this.#coordinator = new Coordinator(options, clock.now());
+    this.#onChange = options.onChange;
     this.#clock = clock;
     this.#send = send;
   }
@@ -41,6 +44,11 @@ export class CoordinatorHost<Address> {
     this.#tell(this.#coordinator.gone(from, this.#clock.now()));
   }
 
+  /** Notes that a member has shown no sign of life for some time, or shows one again. */
+  silence(id: number, isSilent: boolean): void {
+    this.#tell(this.#coordinator.silence(id, isSilent, this.#clock.now()));
+  }
+
   /** Ends the job for all who are there. */
   end(reason: string): void {
     const nowMs = this.#clock.now();
@@ -58,6 +66,17 @@ export class CoordinatorHost<Address> {
       this.#stopTimer = this.#clock.setTimer(Math.max(0, nextTickMs - this.#clock.now()), () =>
         this.#tell(this.#coordinator.tick(this.#clock.now())),
       );
+    }
+    this.#tellChange();
+  }
+
+  #tellChange(): void {
+    const { status } = this;
+    const changes = this.#coordinator.takeChanges();
+    const text = JSON.stringify(status);
+    if (text !== this.#known || changes.came.length > 0 || changes.gone.length > 0) {
+      this.#known = text;
+      this.#onChange?.({ ...status, ...changes });
     }
   }
 }

@@ -27,6 +27,8 @@ export interface CoordinatorOptions {
   readonly shortMs?: number | undefined;
   /** The time after which all have given up who lost their coordinator. Default: 12 s. */
   readonly recoverMs?: number | undefined;
+  /** Called when the job has changed its phase or its members. */
+  readonly onChange?: ((change: CoordinatorChange) => void) | undefined;
 }
 
 /** The state of a job, for who watches it. */
@@ -36,6 +38,28 @@ export interface CoordinatorStatus {
   readonly epoch: number;
   /** The ids of its members. */
   readonly members: readonly number[];
+  /**
+   * The step at which it begins. A coordinator that was started again does not know that of the
+   * epoch that it takes over.
+   */
+  readonly step: number | undefined;
   /** The ids of those who have come and are not in it. */
   readonly waiting: readonly number[];
+}
+
+/**
+ * How somebody has gone: by its own word ('left'), because its connection has ended and it has not
+ * come again ('lost'), or because the job goes on without it, though it may live ('fenced').
+ */
+export interface Departure {
+  readonly id: number;
+  readonly how: 'left' | 'lost' | 'fenced';
+  readonly reason: string;
+}
+
+/** The state of a job, and who has come and gone since the last word of it. */
+export interface CoordinatorChange extends CoordinatorStatus {
+  /** The ids of those who have come. They are in the job from the next epoch on, or wait. */
+  readonly came: readonly number[];
+  readonly gone: readonly Departure[];
 }

@@ -26,6 +26,12 @@ export class EpochEndpoint extends Endpoint {
     this.#onLost(lost, reason);
   }
 
+  /** Without its relay it has no path to some peers, each of which may live. */
+  override onRelayLost(reason: string): void {
+    this.end(`the relay is lost: ${reason}`, []);
+    this.#onLost([], reason);
+  }
+
   /** Takes a peer's word; one that was stopped hears from it that it is lost itself. */
   override onControl(from: number, message: ControlMessage): void {
     if (message.type === 'failure' && message.failure.kind === 'peer-lost') {

@@ -30,6 +30,7 @@ export class MemberCore<Address> {
   readonly #address: Address;
   readonly #events: MemberEvents<Address>;
   #id: number | undefined;
+  #about: string | undefined;
   /** The epoch in which it is at work. */
   #running: Table<Address> | undefined;
   #forming: Table<Address> | undefined;
@@ -55,6 +56,11 @@ export class MemberCore<Address> {
 
   get id(): number | undefined {
     return this.#id;
+  }
+
+  /** What the coordinator told of the job. */
+  get about(): string | undefined {
+    return this.#about;
   }
 
   /** The epoch in which it is at work. */
@@ -93,6 +99,7 @@ export class MemberCore<Address> {
     switch (told.type) {
       case 'welcome':
         this.#id = told.id;
+        this.#about = told.about;
         this.#told = Math.max(this.#told, told.epoch);
         this.#sayEdge();
         this.#sayLinked();

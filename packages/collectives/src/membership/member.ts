@@ -36,6 +36,8 @@ export interface Member extends AsyncDisposable {
    * where the coordinator is started again.
    */
   readonly id: number;
+  /** What `serveElastic` was given to tell of the job, such as its flags; undefined for nothing. */
+  readonly about: string | undefined;
   /**
    * Whether `reform` is to be called at the next edge: somebody waits, or this is no member any
    * more. Members see it at different times, so they agree in a call of the step on when to stop.
@@ -142,6 +144,10 @@ export class ElasticMember<Address> implements Member {
 
   get id(): number {
     return this.#core.id!;
+  }
+
+  get about(): string | undefined {
+    return this.#core.about;
   }
 
   get isChangeDue(): boolean {

@@ -65,7 +65,13 @@ export interface Table<Address> {
 
 export type Told<Address> =
   /** `epoch` is the highest number that this coordinator has given to an epoch. */
-  | { readonly type: 'welcome'; readonly id: number; readonly epoch: number }
+  | {
+      readonly type: 'welcome';
+      readonly id: number;
+      readonly epoch: number;
+      /** What the coordinator tells of the job; see `ServeElasticOptions`. */
+      readonly about?: string | undefined;
+    }
   | ({ readonly type: 'table' } & Table<Address>)
   | { readonly type: 'formed'; readonly epoch: number }
   | { readonly type: 'over'; readonly epoch: number; readonly lost: readonly number[] }

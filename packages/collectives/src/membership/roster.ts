@@ -1,6 +1,7 @@
 // The members that a coordinator knows, by their ids and by the connections over which they speak,
 // and what is to be told to them.
 
+import type { Departure } from './coordinator-options.js';
 import { largestLinked } from './largest-linked.js';
 import type { MemberEdge, Table, Told } from './messages.js';
 
@@ -26,6 +27,8 @@ export interface Seat<Address> {
   formed: number;
   /** The time at which a member told that it is lost. */
   suspectedMs: number | undefined;
+  /** The time since which it shows no signs of life to the coordinator itself. */
+  silentMs: number | undefined;
   /** The members with which it has no path, as either end has told. */
   readonly cut: Set<number>;
 }
@@ -40,12 +43,19 @@ export class Roster<Address> {
   readonly #seats = new Map<number, Seat<Address>>();
   readonly #ids = new Map<number, number>();
   #words: Word<Address>[] = [];
+  #came: number[] = [];
+  #gone: Departure[] = [];
   /** The id of the next newcomer. */
   nextId = 0;
 
   /** All of them, in the order of their ids. */
   get all(): readonly Seat<Address>[] {
     return [...this.#seats.values()].sort((a, b) => a.id - b.id);
+  }
+
+  /** The connections of those who have one. */
+  get connections(): readonly number[] {
+    return this.all.flatMap(({ connection }) => connection ?? []);
   }
 
   get(id: number): Seat<Address> | undefined {
@@ -72,7 +82,11 @@ export class Roster<Address> {
     address: Address,
     { epoch, id = this.nextId++ }: { readonly epoch: number; readonly id?: number },
   ): Seat<Address> {
-    const seat = this.#seats.get(id) ?? {
+    const known = this.#seats.get(id);
+    if (known === undefined) {
+      this.#came.push(id);
+    }
+    const seat = known ?? {
       id,
       address,
       connection,
@@ -81,6 +95,7 @@ export class Roster<Address> {
       links: undefined,
       formed: 0,
       suspectedMs: undefined,
+      silentMs: undefined,
       cut: new Set(),
     };
     this.#seats.set(id, seat);
@@ -98,9 +113,15 @@ export class Roster<Address> {
     seat.goneMs = nowMs;
   }
 
-  remove(seat: Seat<Address>): void {
+  remove(seat: Seat<Address>, departure: Departure): void {
     this.#hangUp(seat);
     this.#seats.delete(seat.id);
+    this.#gone.push(departure);
+  }
+
+  /** Notes that somebody of the job has not come to a coordinator that was started again. */
+  miss(id: number): void {
+    this.#gone.push({ id, how: 'lost', reason: 'it has not come again' });
   }
 
   /** Notes that there is no path between two members. */
@@ -124,6 +145,14 @@ export class Roster<Address> {
     const words = this.#words;
     this.#words = [];
     return words;
+  }
+
+  /** Who has come and gone since the last call. */
+  takeChanges(): { readonly came: readonly number[]; readonly gone: readonly Departure[] } {
+    const changes = { came: this.#came, gone: this.#gone };
+    this.#came = [];
+    this.#gone = [];
+    return changes;
   }
 
   #hangUp(seat: Seat<Address>): void {

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import type { JoinElasticOptions, ServeElasticOptions } from '@shardweave/collectives/elastic';
 import { newFolder } from '../../../../tooling/test-kit/folders.ts';
 import { bundleProgram } from './bundle-program.js';
+import { StepStates } from './counting-member.js';
 import type { ElasticOrder, ElasticWord } from './elastic-process.js';
 
 const SECRET = 'made by the launcher';
@@ -157,17 +158,13 @@ export async function atWork(processes: readonly ElasticProcess[]): Promise<numb
   return Math.max(...times);
 }
 
-/** The state of each step, as whoever did it told; throws where two told different ones. */
-export function statesOf(processes: readonly ElasticProcess[]): ReadonlyMap<number, number> {
-  const states = new Map<number, number>();
+/** Throws where a step has two states, as those told who did it, or is missing. */
+export function checkStates(processes: readonly ElasticProcess[]): void {
+  const states = new StepStates();
   for (const word of processes.flatMap(({ words }) => words)) {
     if (word.type === 'step') {
-      const known = states.get(word.step) ?? word.state;
-      if (known !== word.state) {
-        throw new Error(`step ${word.step} has two states, ${known} and ${word.state}`);
-      }
-      states.set(word.step, word.state);
+      states.add(word.step, word.state);
     }
   }
-  return states;
+  states.check();
 }

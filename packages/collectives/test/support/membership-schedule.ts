@@ -4,44 +4,11 @@
 // must never happen.
 
 import { SeededRandom } from '@shardweave/collectives/testing';
-import { Coordinator } from '../../src/membership/coordinator.js';
 import type { CoordinatorOptions } from '../../src/membership/coordinator-options.js';
-import { MemberCore } from '../../src/membership/member-core.js';
-import type { Said, Table, Told } from '../../src/membership/messages.js';
-import type { Word } from '../../src/membership/roster.js';
-
-/** The time after which a member gives up that has no coordinator. */
-const COORDINATOR_MS = 9000;
-
-/** A member's process, with its connection to the coordinator. */
-class Process {
-  readonly core: MemberCore<null>;
-  readonly peers = new Set<number>();
-  step = 0;
-  /** Those who have called the collective that it called last. */
-  called: Set<number> | undefined;
-  /** The member whose state it has yet to copy, and the step of that. */
-  copiesFrom: { readonly id: number; readonly step: number } | undefined;
-  /** The highest number of an epoch that it was told. */
-  maxTold = 0;
-  isAlive = true;
-  isStopped = false;
-  /** Whether the member has asked for the next epoch. */
-  isWaiting = false;
-  connection: number | undefined;
-  /** The time since which it has none. */
-  aloneMs = 0;
-  readonly toCoordinator: Said<null>[] = [];
-  readonly toMember: Told<null>[] = [];
-
-  constructor(events: (process: Process) => ConstructorParameters<typeof MemberCore<null>>[1]) {
-    this.core = new MemberCore<null>(null, events(this));
-  }
-
-  get acts(): boolean {
-    return this.isAlive && !this.isStopped && this.core.ending === undefined;
-  }
-}
+import type { Table } from '../../src/membership/messages.js';
+import { EpochRules, expectThat, type KnownEpoch } from './epoch-rules.js';
+import { SchedulePost } from './schedule-post.js';
+import { ScheduledProcess } from './scheduled-process.js';
 
 export interface ScheduleFigures {
   numEpochs: number;
@@ -54,24 +21,14 @@ export class MembershipSchedule {
   readonly #random: SeededRandom;
   readonly #options: CoordinatorOptions;
   readonly #figures: ScheduleFigures;
-  readonly #processes: Process[] = [];
+  readonly #processes: ScheduledProcess[] = [];
   /** The pairs of ids that have no path, such as '1 3'. */
   readonly #cut = new Set<string>();
-  #coordinator: Coordinator<null>;
-  #hasRestarted = false;
-  #nowMs = 0;
-  #numConnections = 0;
-  readonly #tables = new Map<number, string>();
-  /** The ids of the members of each epoch that was formed. */
-  readonly #formed = new Map<number, readonly number[]>();
-  readonly #fenced = new Set<number>();
-  /** Who has told that it has the state of the job. */
-  readonly #holders = new Set<number>();
-  /** Who has called the step's collective, by epoch and step. */
+  readonly #post: SchedulePost;
+  readonly #rules: EpochRules;
+  /** Whose part of the step's collective all get that are in the epoch, by epoch and step. */
   readonly #called = new Map<string, Set<number>>();
   readonly #wasDecided = new Set<string>();
-  #decided = { epoch: 0, step: -1 };
-  readonly trace: string[] = [];
 
   constructor(seed: number, figures: ScheduleFigures) {
     this.#random = new SeededRandom(seed);
@@ -79,10 +36,24 @@ export class MembershipSchedule {
     const max = this.#random.pick([1, 2, 3, 4, 6]);
     const min = 1 + this.#random.below(Math.min(max, 3));
     this.#options = { min, max, graceMs: 60_000 };
-    this.#coordinator = new Coordinator(this.#options, 0);
+    this.#rules = new EpochRules({ min, max }, (id) =>
+      this.#processes.some(({ core, isAlive }) => core.id === id && isAlive && !core.ending),
+    );
+    this.#post = new SchedulePost({
+      options: this.#options,
+      random: this.#random,
+      rules: this.#rules,
+      processes: this.#processes,
+      welcomed: (process) => this.#stopAtEdge(process),
+    });
     for (let i = 0; i < this.#options.min + this.#random.below(3); i++) {
       this.#come();
     }
+  }
+
+  /** The messages and events so far. */
+  get trace(): readonly string[] {
+    return this.#post.trace;
   }
 
   /** Throws where something happens that must not. */
@@ -100,13 +71,13 @@ export class MembershipSchedule {
   /** Lets everybody do for a while what it has to do. */
   #live(ms: number): void {
     for (let i = 0; i < 4; i++) {
-      this.#deliver(this.#processes.length * 4);
+      this.#post.deliver(this.#processes.length * 4);
       for (const process of this.#processes.filter((one) => one.acts)) {
         this.#link(process);
         this.#step(process);
       }
     }
-    this.#pass(ms);
+    this.#post.pass(ms);
   }
 
   #next(): void {
@@ -120,14 +91,14 @@ export class MembershipSchedule {
     }
   }
 
-  #do(kind: (typeof KINDS)[number], one: Process | undefined): void {
+  #do(kind: (typeof KINDS)[number], one: ScheduledProcess | undefined): void {
     const random = this.#random;
     switch (kind) {
       case 'deliver':
-        this.#deliver(1 + random.below(12));
+        this.#post.deliver(1 + random.below(12));
         return;
       case 'tick':
-        this.#pass(random.pick([10, 500, 1500, 6000]));
+        this.#post.pass(random.pick([10, 500, 1500, 6000]));
         return;
       case 'come':
         if (this.#processes.length < 12) {
@@ -135,7 +106,7 @@ export class MembershipSchedule {
         }
         return;
       case 'restart':
-        this.#restart();
+        this.#post.restart();
         return;
       case 'heal':
         this.#cut.clear();
@@ -154,7 +125,7 @@ export class MembershipSchedule {
 
   #doTo(
     kind: 'step' | 'link' | 'edge' | 'kill' | 'stop' | 'hang up' | 'cut' | 'leave',
-    one: Process,
+    one: ScheduledProcess,
   ): void {
     const other = this.#random.pick(this.#processes);
     if (kind === 'step') {
@@ -164,28 +135,28 @@ export class MembershipSchedule {
     } else if (kind === 'edge') {
       this.#stopAtEdge(one);
     } else if (kind === 'kill') {
-      this.#say(`${one.core.id} is killed`);
+      this.#post.say(`${one.core.id} is killed`);
       one.isAlive = false;
-      this.#hangUp(one);
+      this.#post.hangUp(one);
       this.#miss(one);
     } else if (kind === 'stop') {
-      this.#say(`${one.core.id} is stopped`);
+      this.#post.say(`${one.core.id} is stopped`);
       one.isStopped = true;
       this.#miss(one);
     } else if (kind === 'hang up') {
-      this.#hangUp(one);
+      this.#post.hangUp(one);
     } else if (kind === 'leave') {
-      this.#say(`${one.core.id} leaves`);
+      this.#post.say(`${one.core.id} leaves`);
       one.core.leave();
     } else if (one !== other && other.core.id !== undefined && one.core.id !== undefined) {
-      this.#say(`${one.core.id} and ${other.core.id} are cut`);
+      this.#post.say(`${one.core.id} and ${other.core.id} are cut`);
       this.#cut.add(pairOf(one.core.id, other.core.id));
       this.#missEachOther(one, other);
     }
   }
 
   #come(): void {
-    const process = new Process((own) => ({
+    const process = new ScheduledProcess((own) => ({
       say: (said) => {
         if (own.connection !== undefined) {
           own.toCoordinator.push(said);
@@ -200,112 +171,12 @@ export class MembershipSchedule {
       fail: () => {},
     }));
     this.#processes.push(process);
-    this.#connect(process);
-  }
-
-  #connect(process: Process): void {
-    process.connection = this.#numConnections++;
-    process.core.connected();
-  }
-
-  #hangUp(process: Process): void {
-    const { connection } = process;
-    if (connection !== undefined) {
-      process.connection = undefined;
-      process.aloneMs = this.#nowMs;
-      process.toCoordinator.length = 0;
-      process.toMember.length = 0;
-      this.#send(this.#coordinator.gone(connection, this.#nowMs));
-    }
-  }
-
-  #restart(): void {
-    this.#say('the coordinator is started again');
-    this.#hasRestarted = true;
-    this.#fenced.clear();
-    const told = Math.max(
-      ...this.#processes.map(({ isAlive, maxTold }) => (isAlive ? maxTold : 0)),
-    );
-    for (const epoch of this.#tables.keys()) {
-      if (epoch > told) {
-        this.#tables.delete(epoch); // nobody lives who has heard of it
-      }
-    }
-    for (const process of this.#processes) {
-      if (process.connection !== undefined) {
-        process.connection = undefined;
-        process.aloneMs = this.#nowMs;
-        process.toCoordinator.length = 0;
-        process.toMember.length = 0;
-      }
-    }
-    this.#coordinator = new Coordinator({ ...this.#options, begin: 'again' }, this.#nowMs);
-  }
-
-  #deliver(count: number): void {
-    for (let i = 0; i < count; i++) {
-      const process = this.#random.pick(this.#processes);
-      if (process.connection === undefined) {
-        if (process.acts) {
-          this.#connect(process);
-        }
-      } else if (process.toCoordinator.length > 0 && this.#random.chance(0.5)) {
-        const said = process.toCoordinator.shift()!;
-        this.#say(`${process.core.id ?? 'a newcomer'}: ${JSON.stringify(said)}`);
-        if (said.type === 'edge' && said.hasState) {
-          this.#holders.add(process.core.id!);
-        }
-        this.#send(this.#coordinator.hear(process.connection, said, this.#nowMs));
-      } else if (process.toMember.length > 0 && process.acts) {
-        const told = process.toMember.shift()!;
-        this.#say(`   to ${process.core.id ?? 'a newcomer'}: ${JSON.stringify(told)}`);
-        process.core.hear(told);
-        const epoch = 'epoch' in told ? told.epoch : 0;
-        process.maxTold = Math.max(process.maxTold, epoch);
-        if (told.type === 'welcome' && !process.isWaiting && process.core.running === undefined) {
-          this.#stopAtEdge(process);
-        }
-      }
-    }
-  }
-
-  #send(words: readonly Word<null>[]): void {
-    for (const { to, told } of words) {
-      const process = this.#processes.find(({ connection }) => connection === to);
-      this.#checkTold(told);
-      if (told.type === 'fenced') {
-        this.#fenced.add(process!.core.id!);
-      }
-      process?.toMember.push(told);
-    }
-  }
-
-  #pass(ms: number): void {
-    const endMs = this.#nowMs + ms;
-    for (;;) {
-      const nextMs = Math.max(this.#coordinator.nextTickMs, this.#nowMs);
-      if (nextMs > endMs) {
-        break;
-      }
-      this.#nowMs = nextMs;
-      this.#send(this.#coordinator.tick(nextMs));
-    }
-    this.#nowMs = endMs;
-    for (const process of this.#processes.filter((one) => one.acts)) {
-      this.#giveUp(process);
-    }
-  }
-
-  /** Ends a member that has had no coordinator for too long. */
-  #giveUp({ core, connection, aloneMs }: Process): void {
-    if (connection === undefined && this.#nowMs - aloneMs > COORDINATOR_MS) {
-      core.fail({ kind: 'alone', reason: 'the coordinator is gone' });
-    }
+    this.#post.connect(process);
   }
 
   /** A member calls the collective of its step, and does the step where all have called. */
-  #step(one: Process): void {
-    this.#giveUp(one);
+  #step(one: ScheduledProcess): void {
+    this.#post.giveUp(one);
     const { running, id } = one.core;
     if (running === undefined) {
       return;
@@ -317,6 +188,7 @@ export class MembershipSchedule {
       if (source.acts && source.core.running?.epoch === epoch && this.#random.chance(0.5)) {
         one.step = step;
         one.copiesFrom = undefined;
+        this.#rules.copied(id!);
       }
       return;
     }
@@ -328,30 +200,22 @@ export class MembershipSchedule {
     const called = this.#called.get(key) ?? new Set();
     this.#called.set(key, called.add(id!));
     one.called = called;
-    if (called.size === members.length || this.#wasDecided.has(key)) {
-      this.#decide(epoch, one.step, key);
-      one.step++;
+    this.#rules.called(id!, knownOf(running), one.step);
+    if (called.size === members.length) {
+      this.#wasDecided.add(key);
     }
-  }
-
-  /** Notes that all have called; a member may get there later, and alone. */
-  #decide(epoch: number, step: number, key: string): void {
     if (this.#wasDecided.has(key)) {
-      return;
+      one.step++; // a member may get there later, and alone
     }
-    this.#wasDecided.add(key);
-    expectThat(epoch >= this.#decided.epoch, `epoch ${epoch} goes on beside a newer one`);
-    this.#decided = { epoch, step: Math.max(step, this.#decided.step) };
-    this.#figures.numSteps++;
   }
 
-  #stopAtEdge(one: Process): void {
+  #stopAtEdge(one: ScheduledProcess): void {
     one.isWaiting = true;
     one.core.reform({ step: one.step, note: '' });
   }
 
   /** Makes a link of a member that forms an epoch to another one of it. */
-  #link(one: Process): void {
+  #link(one: ScheduledProcess): void {
     const table = this.#forming.get(one);
     for (const other of this.#processes) {
       const isSame = table !== undefined && this.#forming.get(other)?.epoch === table.epoch;
@@ -367,14 +231,14 @@ export class MembershipSchedule {
     }
   }
 
-  readonly #forming = new Map<Process, Table<null>>();
+  readonly #forming = new Map<ScheduledProcess, Table<null>>();
 
-  #onTable(own: Process, table: Table<null>): void {
+  #onTable(own: ScheduledProcess, table: Table<null>): void {
     own.peers.clear();
     this.#forming.set(own, table);
   }
 
-  #onFormed(own: Process, table: Table<null>): void {
+  #onFormed(own: ScheduledProcess, table: Table<null>): void {
     const { epoch, members, source } = table;
     this.#forming.delete(own);
     own.isWaiting = false;
@@ -383,17 +247,11 @@ export class MembershipSchedule {
     expectThat(others.length === members.length - 1, `${own.core.id} is not of epoch ${epoch}`);
     const isLinked = others.every(({ id }) => own.peers.has(id));
     expectThat(isLinked, `epoch ${epoch} begins before ${own.core.id} has its links`);
-    if (!this.#formed.has(epoch)) {
-      this.#formed.set(
-        epoch,
-        members.map(({ id }) => id),
-      );
-      this.#figures.numEpochs++;
-    }
+    this.#rules.begun(own.core.id!, knownOf(table));
   }
 
   /** Who runs an epoch with a process that is silent notices, or does not yet. */
-  #miss(lost: Process): void {
+  #miss(lost: ScheduledProcess): void {
     for (const process of this.#processes) {
       if (process !== lost && this.#random.chance(0.7)) {
         this.#missEachOther(process, lost);
@@ -401,7 +259,7 @@ export class MembershipSchedule {
     }
   }
 
-  #missEachOther(...pair: readonly [Process, Process]): void {
+  #missEachOther(...pair: readonly [ScheduledProcess, ScheduledProcess]): void {
     for (const [one, other] of [pair, [pair[1], pair[0]] as const]) {
       const { running } = one.core;
       const { id } = other.core;
@@ -411,53 +269,6 @@ export class MembershipSchedule {
     }
   }
 
-  #checkTold(told: Told<null>): void {
-    if (told.type === 'welcome') {
-      const ids = this.#processes.flatMap(({ core, isAlive }) => (isAlive ? (core.id ?? []) : []));
-      const isNew = told.id > Math.max(-1, ...ids);
-      expectThat(isNew || ids.includes(told.id), `id ${told.id} after ${ids.join()}`);
-    } else if (told.type === 'table') {
-      this.#checkTable(told);
-    }
-  }
-
-  #checkTable({ epoch, members, before, source }: Table<null>): void {
-    const text = JSON.stringify(members.map(({ id, step }) => [id, step]));
-    const known = this.#tables.get(epoch);
-    if (known !== undefined) {
-      expectThat(known === text, `two tables of epoch ${epoch}: ${known} and ${text}`);
-      return;
-    }
-    expectThat(epoch > Math.max(0, ...this.#tables.keys()), `epoch ${epoch} comes late`);
-    this.#tables.set(epoch, text);
-    const { min, max } = this.#options;
-    expectThat(members.length >= min && members.length <= max, `${members.length} members`);
-    const first = members[source];
-    const isFirst = before.length === 0;
-    const isHolder = (id: number) => isFirst || (before.includes(id) && this.#holders.has(id));
-    const holders = members.filter(({ id }) => isHolder(id));
-    const best = holders.toSorted((a, b) => b.step - a.step || a.id - b.id)[0];
-    expectThat(first === best, `epoch ${epoch} takes the state of rank ${source}`);
-    if (this.#isNewestDead()) {
-      // Only a coordinator that knew nothing goes on from an older epoch, and does its steps again.
-      this.#decided.step = -1;
-      this.#fenced.clear();
-    }
-    const isWhole = first !== undefined && first.step >= this.#decided.step;
-    expectThat(isWhole, `epoch ${epoch} begins at ${first?.step}, after ${this.#decided.step}`);
-    for (const { id } of members) {
-      expectThat(!this.#fenced.has(id), `member ${id} of epoch ${epoch} was fenced`);
-    }
-  }
-
-  /** Whether nobody lives who was in the epoch that was formed last, and the coordinator is new. */
-  #isNewestDead(): boolean {
-    const newest = this.#formed.get(Math.max(...this.#formed.keys())) ?? [];
-    const isDead = (id: number) =>
-      this.#processes.some(({ core, isAlive }) => core.id === id && (!isAlive || core.ending));
-    return this.#hasRestarted && newest.every(isDead);
-  }
-
   #check(): void {
     const running = new Map<number, number>();
     for (const { core, isAlive } of this.#processes) {
@@ -465,7 +276,7 @@ export class MembershipSchedule {
       if (isAlive && epoch > 0) {
         running.set(epoch, (running.get(epoch) ?? 0) + 1);
         if (running.get(epoch) === members.length) {
-          const newest = Math.max(...this.#formed.keys());
+          const { newest } = this.#rules;
           expectThat(epoch === newest, `epochs ${epoch} and ${newest} are both whole`);
         }
       }
@@ -485,16 +296,18 @@ export class MembershipSchedule {
       }
       this.#check();
     }
-    const { phase, members, waiting } = this.#coordinator.status;
+    const { phase, members, waiting } = this.#post.status;
     const numLiving = this.#processes.filter((process) => process.acts).length;
     const rest = `${waiting.join()} wait; ${numLiving} live`;
     expectThat(this.#hasSettled(), `it is ${phase} with ${members.join()}, and ${rest}`);
     this.#figures.numEnded += phase === 'running' ? 0 : 1;
+    this.#figures.numEpochs += this.#rules.numEpochs;
+    this.#figures.numSteps += this.#rules.numSteps;
   }
 
   /** Whether all who live are at work, or wait for a place, or the job has ended for all. */
   #hasSettled(): boolean {
-    const { phase, epoch, members } = this.#coordinator.status;
+    const { phase, epoch, members } = this.#post.status;
     const living = this.#processes.filter((process) => process.acts);
     const working = living.filter(({ core }) => core.running?.epoch === epoch);
     const isWhole = members.length === Math.min(this.#options.max, living.length);
@@ -504,7 +317,7 @@ export class MembershipSchedule {
   }
 
   /** A member at work notices those who are not at work with it. */
-  #missLost(one: Process): void {
+  #missLost(one: ScheduledProcess): void {
     const { running } = one.core;
     for (const { id } of running?.members ?? []) {
       const peer = this.#processes.find((process) => process.core.id === id);
@@ -517,10 +330,6 @@ export class MembershipSchedule {
     if (running === undefined && !one.isWaiting && one.core.id !== undefined) {
       this.#stopAtEdge(one);
     }
-  }
-
-  #say(text: string): void {
-    this.trace.push(`${this.#nowMs} ${text}`);
   }
 }
 
@@ -561,8 +370,7 @@ function pairOf(a: number, b: number): string {
   return a < b ? `${a} ${b}` : `${b} ${a}`;
 }
 
-function expectThat(holds: boolean, otherwise: string): void {
-  if (!holds) {
-    throw new Error(otherwise);
-  }
+function knownOf({ epoch, members, before, source }: Table<null>): KnownEpoch {
+  const joined = members.map(({ id }) => id).filter((id) => !before.includes(id));
+  return { number: epoch, members, joined, source, step: members[source]!.step };
 }

@@ -18,7 +18,13 @@ export interface RawRankOptions {
   readonly onText?: (text: string) => void;
 }
 
-const ROLES = { rendezvous: 0, link: 1, heartbeat: 2, 'heartbeat subscriber': 4 } as const;
+const ROLES = {
+  rendezvous: 0,
+  link: 1,
+  heartbeat: 2,
+  relay: 3,
+  'heartbeat subscriber': 4,
+} as const;
 const RENDEZVOUS = 0xffffffff;
 
 /** Returns a joiner's answer to `greeting`. */

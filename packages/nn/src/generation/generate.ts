@@ -131,7 +131,7 @@ const CHUNK = 512;
  * @param model maps ids [1, seq] (u32) to logits: a LanguageModel, or an OffloadModel of one
  */
 export function nextLogits(
-  model: Module<TokenArgs, Tensor>,
+  model: Pick<Module<TokenArgs, Tensor>, 'call' | 'device'>,
   options: NextLogitsOptions = {},
 ): LogitsAfter {
   checkOptions<NextLogitsOptions>('nextLogits', options, {

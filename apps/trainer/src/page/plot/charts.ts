@@ -78,6 +78,7 @@ const FIGURES: readonly (readonly [first: string, second?: string])[] = [
   ['ndcg@10', 'mrr'],
   ['accuracy', 'f1'],
   ['spearman'],
+  ['exact', 'json'],
 ];
 
 function figureSeries(name: string): ChartSeries {

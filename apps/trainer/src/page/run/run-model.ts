@@ -51,6 +51,8 @@ export class RunModel {
   /** Those that are there. */
   readonly saves: Of<'save'>[] = [];
   readonly warnings: string[] = [];
+  /** How the ranks of an elastic job have changed. */
+  readonly changes: Of<'members'>[] = [];
   compute: Of<'compute'> | undefined;
   /** The layer groups whose figures steps have told, in the order of the model. */
   readonly groups = new Set<string>();
@@ -123,6 +125,9 @@ export class RunModel {
         return;
       case 'warning':
         this.warnings.push(record.text);
+        return;
+      case 'members':
+        this.changes.push(record);
         return;
       case 'start':
         return;

@@ -14,6 +14,7 @@ import type { TaskModule } from '../objectives/objective.js';
 import type { OwnObjective } from '../objectives/own.js';
 import type { TaskStrategy } from '../strategies/strategy.js';
 import { sumOfMicroSteps } from '../strategies/sum-over-ranks.js';
+import { type Asked, answerFigures } from './answers.js';
 
 export interface Evaluated {
   readonly loss: number;
@@ -26,25 +27,28 @@ export interface EvaluationOptions {
     Partial<Pick<RunConfig, 'gradientGroups' | 'strategy'>>;
   readonly rank: number;
   readonly device: Device;
-  readonly strategy: Pick<TaskStrategy, 'module' | 'objective'>;
+  readonly strategy: Pick<TaskStrategy, 'module' | 'objective'> &
+    Partial<Pick<TaskStrategy, 'text'>>;
+  /** What the model of `strategy.text` is asked; by default nothing. */
+  readonly asked?: Asked | undefined;
   /** The data, each row of which is taken once. */
   readonly data: Dataset;
   /** The group of all ranks of the job. */
   readonly group: ProcessGroup;
   /** Whether the evaluation is given up, with the same answer on all ranks; asked at each step. */
   readonly isGivenUp?: (() => Promise<boolean>) | undefined;
-  /** Called with the number of steps done, and of all. */
+  /** Called with the number of steps done, and of all; then with that of answers. */
   readonly onStep?: (done: number, total: number) => void;
 }
 
 /**
- * The mean loss over the targets of `data` that count, with dropout off and without gradients;
- * training then goes on as if nothing had happened. Rows are divided by rank and micro-step as in
- * training. Collective.
+ * The mean loss over the targets of `data` that count, with dropout off and without gradients, and
+ * what the task is judged by; training then goes on as if nothing had happened. Rows are divided by
+ * rank and micro-step as in training. Collective.
  * @returns undefined where it was given up
  */
 export async function evaluate(options: EvaluationOptions): Promise<Evaluated | undefined> {
-  const { config, device, strategy, data, group } = options;
+  const { config, device, strategy, data, group, asked, isGivenUp } = options;
   const { head } = config;
   const examples = data as unknown as Examples; // which all tasks but the first have
   const board = scoreboardOf(head, examples.count);
@@ -52,10 +56,16 @@ export async function evaluate(options: EvaluationOptions): Promise<Evaluated | 
   if (loss === undefined) {
     return undefined;
   }
+  const { module } = strategy;
+  if (asked !== undefined && Number.isFinite(loss)) {
+    const { text } = strategy as TaskStrategy;
+    const parts = { asked, device, text, group, isGivenUp, onAnswer: options.onStep };
+    const figures = await evaluating(module, () => answerFigures(parts));
+    return figures && { loss, figures };
+  }
   if (head.kind !== 'embed') {
     return { loss, figures: await board?.figures(group) };
   }
-  const { module } = strategy;
   const parts = { device, module, group, config, head, data: examples };
   return { loss, figures: await evaluating(module, () => embeddingFigures(parts)) };
 }

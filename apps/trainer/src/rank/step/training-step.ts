@@ -1,6 +1,12 @@
 // One rank's share of an optimizer step: micro-steps forward and backward, then the update, whose
 // kernel applies a single factor that unscales and clips. It reads gradients and never writes them.
 // Only the loss and the norm, which every rank must know, wait for the device.
+//
+// Note [decision]
+// The sum of the losses is one call of all ranks, made when a rank has all gradients and their
+// norm, and before it updates anything. Where that call ends on one rank all have made it, and
+// after it nothing waits for a rank (of replicas that round alike): a rank that is told that others
+// have the decision can always end the step with what it has.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import {
@@ -15,10 +21,30 @@ import type { Dataset } from '../../data/dataset.js';
 import { isWatched, type RunConfig } from '../../run-config.js';
 import type { TaskStrategy } from '../strategies/strategy.js';
 import { sumsOfMicroSteps } from '../strategies/sum-over-ranks.js';
-import type { StepOutcome } from '../train-loop.js';
+import type { StepOutcome, StopWish } from '../train-loop.js';
 import { layerNorms, tellsLayers, tellsUpdates } from './layer-norms.js';
 import { LayerUpdates } from './layer-updates.js';
 import type { StepPhase } from './phase-memory.js';
+
+/** Numbers whose sum over ranks tells what any of them asks. */
+const WISHES: Readonly<Record<StopWish, number>> = { 'go on': 0, stop: 1, end: 2 ** 16 };
+
+/** What a step's update leaves to be told. */
+type Updated = Pick<StepOutcome, 'gradNorm' | 'groups' | 'isSkipped'>;
+
+interface Norms {
+  readonly norm: number;
+  /** By group of layers, where they are told. */
+  readonly groups?: ReadonlyMap<string, number>;
+}
+
+/** A step with all of its gradients, which awaits the decision. */
+interface Undecided {
+  readonly step: number;
+  /** Undefined where no target counted. */
+  readonly norms: Norms | undefined;
+  readonly lossScale: number;
+}
 
 export interface TrainingStepOptions {
   readonly config: RunConfig;
@@ -32,6 +58,11 @@ export interface TrainingStepOptions {
   readonly onPhase?: (phase: StepPhase | undefined) => void;
   /** Runs what is only done to be told, and counts nothing that it sends. Default: just runs it. */
   readonly uncounted?: <T>(run: () => Promise<T>) => Promise<T>;
+  /**
+   * Whether this rank asks all of them to stop after the present step, or to end the job with it.
+   * Absent: nobody ever does. Ranks have it alike, with `gradientGroups`.
+   */
+  readonly stopWish?: () => StopWish;
   /** The norm of all gradients. Default: nn's; a dry run has a number of its own. */
   readonly gradNorm?: (module: Module) => Promise<number>;
 }
@@ -40,6 +71,7 @@ export class TrainingStep {
   readonly #options: TrainingStepOptions;
   /** f16 needs one, because its smallest gradients would vanish without it. */
   readonly #scaler: GradScaler | undefined;
+  #undecided: Undecided | undefined;
 
   constructor(options: TrainingStepOptions) {
     this.#options = options;
@@ -66,30 +98,84 @@ export class TrainingStep {
 
   /**
    * Runs step `step` (from 0) with learning rate `lr`; collective. A step in which no target counts
-   * is skipped: every rank knows it from the data, and none computes or sends anything.
+   * is skipped: every rank knows it from the data, and none computes or sends anything, unless it
+   * has to ask whether the ranks stop.
    */
   async run(step: number, lr: number): Promise<StepOutcome> {
-    const { config, rank, device, strategy, group, data } = this.#options;
+    const { strategy, data, stopWish } = this.#options;
     const { lossScale } = this;
+    this.#undecided = undefined;
     const numTargets = await data.numTargets(step);
     if (numTargets === 0) {
-      return { loss: Number.NaN, numTargets, gradNorm: Number.NaN, lossScale, isSkipped: true };
+      this.#undecided = stopWish && { step, norms: undefined, lossScale };
+      const stop = stopWish && (await this.#decide([])).stop;
+      this.#undecided = undefined;
+      const nothing = { loss: Number.NaN, numTargets, gradNorm: Number.NaN };
+      return { ...nothing, lossScale, isSkipped: true, ...(stop && { stop }) };
     }
     for (const optimizerGroup of strategy.optimizer.groups) {
       optimizerGroup.lr = lr;
     }
-    const { losses: own } = await device.scope(() => this.#gradients(step, lossScale / numTargets));
-    own.catch(() => undefined); // seen below, unless the update fails first
-    const { isSkipped, ...norms } = await this.#update(step, lossScale);
-    strategy.optimizer.zeroGrad();
-    const sums = await sumsOfMicroSteps(await own, config, { rank, group, tag: 'loss' });
+    const { device, onPhase } = this.#options;
+    const { losses } = await device.scope(() => this.#gradients(step, lossScale / numTargets));
+    losses.catch(() => undefined); // seen below, unless the norm fails first
+    onPhase?.('norm');
+    const norms = await this.#norms(step);
+    this.#undecided = { step, norms, lossScale };
+    const { sums, stop } = await this.#decide(await losses);
+    const ended = (await this.finish())!;
     const [loss, ...figures] = sums.map((sum) => sum / numTargets);
     const names = strategy.objective.figures;
     const told = names && {
       batchFigures: Object.fromEntries(names.map((name, i) => [name, figures[i]!])),
     };
     const numTokens = data.numTokens?.(step);
-    return { loss: loss!, numTargets, numTokens, ...told, ...norms, lossScale, isSkipped };
+    return {
+      ...{ loss: loss!, numTargets, numTokens, ...told, ...ended, lossScale },
+      ...(stop && { stop }),
+    };
+  }
+
+  /** The step of which this rank has all gradients, and not the decision; see Note [decision]. */
+  get undecided(): number | undefined {
+    return this.#undecided?.step;
+  }
+
+  /**
+   * Ends the step that is undecided here, since others have its decision; it waits for no other
+   * rank. Undefined where none is, or where no target counted.
+   */
+  async finish(): Promise<Updated | undefined> {
+    const { norms, step, lossScale } = this.#undecided ?? {};
+    this.#undecided = undefined;
+    if (norms === undefined) {
+      return undefined;
+    }
+    const updated = await this.#update(step!, { norms, lossScale: lossScale! });
+    this.#options.strategy.optimizer.zeroGrad();
+    return updated;
+  }
+
+  /**
+   * Sums the losses and figures of all ranks, and asks whether any of them is to stop after this
+   * step. See Note [decision]. Collective.
+   */
+  async #decide(losses: readonly (readonly number[])[]): Promise<{
+    readonly sums: readonly number[];
+    readonly stop: StopWish | undefined;
+  }> {
+    const { config, rank, group, stopWish } = this.#options;
+    const of = { rank, group, tag: 'loss' };
+    if (stopWish === undefined) {
+      return { sums: await sumsOfMicroSteps(losses, config, of), stop: undefined };
+    }
+    const own = losses.length === 0 ? [[]] : losses;
+    const wish = WISHES[stopWish()];
+    const all = own.map((values, i) => [...values, i === 0 ? wish : 0]);
+    const sums = await sumsOfMicroSteps(all, config, of);
+    const asked = sums.at(-1)!;
+    const stop = asked === 0 ? 'go on' : asked < WISHES.end ? 'stop' : 'end';
+    return { sums: sums.slice(0, -1), stop };
   }
 
   /**
@@ -122,16 +208,13 @@ export class TrainingStep {
     });
   }
 
-  /** Steps, unless a gradient of any rank overflowed in f16. Collective. */
+  /** Steps, unless a gradient of any rank overflowed in f16. All ranks have the same norm. */
   async #update(
     step: number,
-    lossScale: number,
-  ): Promise<Pick<StepOutcome, 'gradNorm' | 'groups' | 'isSkipped'>> {
+    { norms: found, lossScale }: Pick<Undecided, 'lossScale'> & { readonly norms: Norms },
+  ): Promise<Updated> {
     const { config, device, strategy, onPhase, uncounted = runIt } = this.#options;
     const { module, optimizer } = strategy;
-    onPhase?.('norm');
-    // All ranks have the same norm, so they agree on what to skip without asking each other.
-    const found = await this.#norms(step);
     const norm = found.norm / lossScale;
     const isSkipped = this.#scaler !== undefined && !Number.isFinite(norm);
     this.#scaler?.update(isSkipped);
@@ -158,9 +241,7 @@ export class TrainingStep {
   }
 
   /** The norm of all gradients and, where they are told, those of groups of layers. */
-  async #norms(
-    step: number,
-  ): Promise<{ readonly norm: number; readonly groups?: ReadonlyMap<string, number> }> {
+  async #norms(step: number): Promise<Norms> {
     const { module } = this.#options.strategy;
     const { config, gradNorm: norm = gradNorm } = this.#options;
     const isTold = isWatched(config) && tellsLayers(step + 1, config.steps);

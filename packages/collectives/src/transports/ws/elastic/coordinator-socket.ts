@@ -1,5 +1,7 @@
 // A member's way to its coordinator over a WebSocket. Where the connection ends or falls silent it
-// dials again, since the coordinator may be started again; after nine seconds it gives up.
+// dials again, since the coordinator may be started again; after nine seconds it gives up. Beside
+// it the member's heartbeat worker tells the coordinator that the member lives, however long it
+// computes.
 
 import { every } from '../../../clock.js';
 import type { CoordinatorEvents, CoordinatorLink } from '../../../membership/member.js';
@@ -7,6 +9,7 @@ import type { Said, Told } from '../../../membership/messages.js';
 import { RENDEZVOUS_TARGET } from '../../../sockets/handshake.js';
 import type { SocketPlatform } from '../../../sockets/socket-platform.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
+import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import { Pulse } from '../heartbeat/pulse.js';
 import { Dialer, messageOf } from '../join/dialer.js';
 import type { JoinerOptions } from '../join/joiner-options.js';
@@ -16,8 +19,8 @@ import { parseTold } from './parse-membership-message.js';
 /** The milliseconds between two signs of life of a coordinator. */
 export const BEAT_MS = 1000;
 
-/** The silence after which a coordinator is taken to be stopped or cut off. */
-const SILENCE_MS = 4000;
+/** The silence after which a coordinator, or a member, is taken to be stopped or cut off. */
+export const SILENCE_MS = 4000;
 
 /** Within ten seconds a member whose coordinator is gone knows it, and can save. */
 const ALONE_MS = 9000;
@@ -28,8 +31,11 @@ const CLOSE_MS = 1000;
 export class CoordinatorSocket implements CoordinatorLink<PeerAddress> {
   readonly #options: JoinerOptions;
   readonly #sockets: SocketPlatform;
+  readonly #sender: HeartbeatSender | undefined;
   #events: CoordinatorEvents<PeerAddress> | undefined;
   #socket: WireSocket | undefined;
+  /** The connection over which the heartbeat worker beats. */
+  #beats: WireSocket | undefined;
   #hasSpoken = false;
   #heardMs = 0;
   #isClosed = false;
@@ -37,9 +43,14 @@ export class CoordinatorSocket implements CoordinatorLink<PeerAddress> {
   #onClosed = () => {};
 
   /** @param options those of a rank that dials the rendezvous; see `memberOptions` */
-  constructor(options: JoinerOptions, sockets: SocketPlatform) {
+  constructor(
+    options: JoinerOptions,
+    sockets: SocketPlatform,
+    sender: HeartbeatSender | undefined,
+  ) {
     this.#options = options;
     this.#sockets = sockets;
+    this.#sender = sender;
   }
 
   /** Opens the first connection, which `start` takes. Resolves with the interface that it uses. */
@@ -65,6 +76,7 @@ export class CoordinatorSocket implements CoordinatorLink<PeerAddress> {
   async close(): Promise<void> {
     this.#isClosed = true;
     this.#stopWatching();
+    this.#beats?.terminate();
     const socket = this.#socket;
     if (socket === undefined) {
       return;
@@ -116,6 +128,27 @@ export class CoordinatorSocket implements CoordinatorLink<PeerAddress> {
     if (told !== undefined) {
       this.#events!.hear(told);
     }
+    if (told?.type === 'welcome') {
+      this.#beat(told.id).catch(() => undefined); // the coordinator is told less of this member
+    }
+  }
+
+  /** Lets the heartbeat worker beat as the member of this id, in place of an older connection. */
+  async #beat(id: number): Promise<void> {
+    const sender = this.#sender;
+    if (sender === undefined) {
+      return;
+    }
+    this.#beats?.terminate();
+    const options: JoinerOptions = { ...this.#options, rank: id, joinTimeoutMs: ALONE_MS };
+    const socket = await new Dialer(options, this.#sockets, () => this.#isClosed).reach({
+      role: 'heartbeat',
+      target: RENDEZVOUS_TARGET,
+      address: this.#options.rendezvous,
+      open: (url) => sender.open(url),
+    });
+    this.#beats = socket;
+    sender.beat(socket);
   }
 
   #lost(socket: WireSocket, reason: string): void {

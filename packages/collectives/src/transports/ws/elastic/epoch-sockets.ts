@@ -52,19 +52,25 @@ export class EpochSockets implements EpochLinker<PeerAddress> {
     return this.#address!;
   }
 
-  /** Listens for the others of all epochs. Rejects with ListenError. */
-  async listen(host: string): Promise<void> {
-    const { listen } = this.#parts.options;
-    const { port = 0, advertise } = listen === false ? {} : listen;
-    this.#listener = await this.#parts.sockets.listen!({
-      host,
-      port,
+  /**
+   * Listens for the others of all epochs, where it can and is to. Rejects with ListenError.
+   * @param localHost the host at which it listens, unless an option names one
+   */
+  async listen(localHost: string): Promise<void> {
+    const { options, sockets, sender } = this.#parts;
+    const { listen } = options;
+    const beats = sender !== undefined;
+    if (listen === false || sockets.listen === undefined) {
+      this.#address = { host: null, port: 0, beats };
+      return;
+    }
+    this.#listener = await sockets.listen({
+      host: listen.host ?? localHost,
+      port: listen.port ?? 0,
       refusalOf: (hello) => this.#refusalOf(hello),
       onPeer: (hello, socket) => this.#onPeer(hello, socket),
     });
-    const beats = this.#parts.sender !== undefined;
-    const own = advertise ?? { host: null, port: this.#listener.port };
-    this.#address = { ...own, beats };
+    this.#address = { ...(listen.advertise ?? { host: null, port: this.#listener.port }), beats };
   }
 
   link(table: Table<PeerAddress>, rank: number, events: LinkEvents): EpochLinks {
@@ -161,7 +167,9 @@ class WsEpoch implements EpochLinks {
     const dialer = new Dialer(this.#options, sockets, isOver);
     this.#links = new PeerLinks(this.#options, { sockets, transport, dialer });
     this.#links.sender = sender;
-    this.#links.listening = { host: '', isFree: false }; // all members listen
+    if (this.#addresses[rank]!.port !== 0) {
+      this.#links.listening = { host: '', isFree: false };
+    }
   }
 
   refusalOf(hello: Hello): string | undefined {

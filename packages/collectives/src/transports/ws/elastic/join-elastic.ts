@@ -1,12 +1,7 @@
 // Joins a Node process to an elastic job over WebSockets, at any time.
 
 import { systemClock } from '../../../clock.js';
-import { JoinError } from '../../../errors.js';
-import { checkGroupOptions, type GroupOptions } from '../../../group/group-options.js';
-import { ElasticMember, type Member } from '../../../membership/member.js';
-import { PROOF_MS } from '../../../sockets/authenticate.js';
-import { runDigest } from '../../../sockets/handshake.js';
-import { LOOPBACK } from '../../../sockets/is-loopback.js';
+import type { Member } from '../../../membership/member.js';
 import {
   type ListenSecurityOptions,
   schemeTo,
@@ -15,51 +10,20 @@ import {
 import { NodeSockets } from '../../../sockets/node-sockets.js';
 import { RefusalLog } from '../../../sockets/refusal-log.js';
 import { NodeHeartbeatSender } from '../heartbeat/node-heartbeat-sender.js';
-import {
-  checkJobOptions,
-  type HostPort,
-  JOIN_TIMEOUT_MS,
-  type JobOptions,
-  NO_RUN_ID,
-  type Route,
-  silencesOf,
-} from '../join/job-options.js';
-import type { JoinerOptions, ListenWish } from '../join/joiner-options.js';
-import { CoordinatorSocket } from './coordinator-socket.js';
-import { EpochSockets } from './epoch-sockets.js';
+import type { ListenWish } from '../join/joiner-options.js';
+import { checkElasticJob, type ElasticJobOptions, joinElasticOver } from './join-elastic-over.js';
 
-/**
- * The options of a process that joins an elastic job. `max`, `secret` and `runId` are the job's.
- */
-export interface JoinElasticOptions
-  extends Omit<GroupOptions, 'hosts' | 'clock'>,
-    ListenSecurityOptions,
-    Pick<
-      JobOptions,
-      | 'secret'
-      | 'runId'
-      | 'joinTimeoutMs'
-      | 'silenceMs'
-      | 'linkSilenceMs'
-      | 'heartbeat'
-      | 'heartbeatMs'
-      | 'heartbeatWorker'
-    > {
-  /** Where `serveElastic` listens. */
-  readonly rendezvous: HostPort;
-  /** The most members of an epoch; the same as the coordinator's. */
-  readonly max: number;
-  /** The address at which this process listens for the others. Default: a free port. */
-  readonly listen?: ListenWish;
+/** The options of a Node process that joins an elastic job. */
+export interface JoinElasticOptions extends ElasticJobOptions, ListenSecurityOptions {
   /**
-   * Changes the address at which this process dials a member, by its id, or the rendezvous: for a
-   * forwarded port, or a test's proxy.
+   * The address at which this process listens for the others. false: it only opens links, and the
+   * coordinator's process joins it to others that do so. Default: a free port.
    */
-  readonly route?: Route;
+  readonly listen?: ListenWish | false;
 }
 
-/** Stands for the rank of a process that speaks to a coordinator, where nobody has a rank. */
-export const NO_RANK = 0xffffffff;
+/** The number of members for which strangers are limited where `max` is not known. */
+const USUAL_MAX = 64;
 
 /**
  * Resolves when the coordinator has welcomed this process, which is a member of the job's epochs
@@ -67,53 +31,20 @@ export const NO_RANK = 0xffffffff;
  * and with MembershipError where the job has ended.
  */
 export async function joinElastic(options: JoinElasticOptions): Promise<Member> {
-  const { max, secret, rendezvous, listen = {} } = options;
-  const job = { ...options, rank: 0, worldSize: max, port: rendezvous.port };
-  checkJobOptions(job, { hosts: false });
-  checkGroupOptions(options, { rank: 0, worldSize: max, call: 'joinElastic' });
+  checkElasticJob(options);
+  const { max: worldSize = USUAL_MAX, listen = {} } = options;
   const refusals = new RefusalLog(options.onRefused);
-  const security = securityOf({ ...options, worldSize: max, onRefused: refusals.add });
+  const security = securityOf({ ...options, worldSize, onRefused: refusals.add });
   const sockets = new NodeSockets(security);
-  const joinerOptions: JoinerOptions = {
-    ...silencesOf(job),
-    rank: NO_RANK,
-    worldSize: max,
-    attempt: 0,
-    run: runDigest(options.runId ?? NO_RUN_ID),
-    secret,
+  return joinElasticOver(options, {
+    sockets,
     clock: systemClock,
-    rendezvous: { ...rendezvous, isHosted: false },
     schemeTo: (host) => schemeTo(host, options),
     listen,
-    onListen: undefined,
-    proofMs: security.limits?.proofMs ?? PROOF_MS,
-    joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
-    route: options.route ?? ((_, to) => to),
-  };
-  const { heartbeatMs } = joinerOptions;
-  const sender =
-    options.heartbeat === 'link'
-      ? undefined
-      : new NodeHeartbeatSender({ sockets, heartbeatMs, workerUrl: options.heartbeatWorker });
-  const linker = new EpochSockets({
-    groupOptions: options,
-    options: joinerOptions,
-    sockets,
-    sender,
+    proofMs: security.limits?.proofMs,
+    startHeartbeats: async (heartbeatMs) =>
+      options.heartbeat === 'link'
+        ? undefined
+        : new NodeHeartbeatSender({ sockets, heartbeatMs, workerUrl: options.heartbeatWorker }),
   });
-  const coordinator = new CoordinatorSocket(joinerOptions, sockets);
-  try {
-    const { socket, localHost } = await coordinator.open();
-    await linker.listen(listen.host ?? localHost ?? LOOPBACK).catch((error: Error) => {
-      socket.terminate();
-      throw new JoinError({ rank: 0, worldSize: max }, error.message);
-    });
-    await coordinator.enter(socket);
-    const member = new ElasticMember(coordinator, linker);
-    await member.join();
-    return member;
-  } catch (error) {
-    await linker.close();
-    throw error;
-  }
 }

@@ -22,6 +22,9 @@ export const MAX_MEMBERS = 4096;
 /** The most characters of a member in a table; JSON may write six for one of its note. */
 const MAX_MEMBER = 6 * MAX_NOTE_BYTES + 512;
 
+/** The most bytes of what a coordinator tells of its job. */
+export const MAX_ABOUT_BYTES = 32 * 1024;
+
 const MAX_U32 = 0xffffffff;
 
 /** What a member says, or undefined for a sign of life. */
@@ -63,7 +66,13 @@ export function parseTold(text: string): Told<PeerAddress> | undefined {
     case 'beat':
       return undefined;
     case 'welcome':
-      return { type: 'welcome', id: idOf(fields.id), epoch: epochOf(fields.epoch) };
+      return {
+        type: 'welcome',
+        id: idOf(fields.id),
+        epoch: epochOf(fields.epoch),
+        about:
+          fields.about === undefined ? undefined : textOf(fields.about, 'about', MAX_ABOUT_BYTES),
+      };
     case 'table':
       return { type: 'table', ...tableOf(fields) };
     case 'formed':

@@ -1,27 +1,23 @@
 // The coordinator of an elastic job in a Node process: the launcher's, or one of its own. It is no
 // rank, and computes nothing.
 
-import { every, systemClock } from '../../../clock.js';
+import { systemClock } from '../../../clock.js';
 import { JoinError } from '../../../errors.js';
-import { CoordinatorHost } from '../../../membership/coordinator-host.js';
 import type {
   CoordinatorOptions,
   CoordinatorStatus,
 } from '../../../membership/coordinator-options.js';
-import type { Said, Told } from '../../../membership/messages.js';
-import { REFUSED_CODE } from '../../../sockets/authenticate.js';
-import { type Hello, isSameRun, runDigest } from '../../../sockets/handshake.js';
+import { type Hello, isSameRun, RENDEZVOUS_TARGET, runDigest } from '../../../sockets/handshake.js';
 import { LOOPBACK } from '../../../sockets/is-loopback.js';
 import { type ListenSecurityOptions, securityOf } from '../../../sockets/listen-security.js';
 import { NodeSockets } from '../../../sockets/node-sockets.js';
 import { RefusalLog } from '../../../sockets/refusal-log.js';
 import type { SocketListener } from '../../../sockets/socket-platform.js';
-import type { WireSocket } from '../../../sockets/wire-socket.js';
 import { checkJobOptions, NO_RUN_ID } from '../join/job-options.js';
-import type { PeerAddress } from '../join/rendezvous-messages.js';
-import { BEAT_MS } from './coordinator-socket.js';
-import { NO_RANK } from './join-elastic.js';
-import { MAX_MEMBERS, parseSaid } from './parse-membership-message.js';
+import { isRelayed } from '../join/relay.js';
+import { CoordinatorHall } from './coordinator-hall.js';
+import { ANY_MAX, type ElasticPlatform, NO_RANK } from './join-elastic-over.js';
+import { MAX_ABOUT_BYTES, MAX_MEMBERS } from './parse-membership-message.js';
 
 /** The options of `serveElastic`: who may be in the job, and where its members meet. */
 export interface ServeElasticOptions extends CoordinatorOptions, ListenSecurityOptions {
@@ -33,8 +29,8 @@ export interface ServeElasticOptions extends CoordinatorOptions, ListenSecurityO
   readonly address?: string;
   /** The port on which it listens. Default: 0, which takes a free one. */
   readonly port?: number;
-  /** Called when the job has changed its phase or its members, with what it is then. */
-  readonly onChange?: (status: CoordinatorStatus) => void;
+  /** A text of at most 32 KiB that members have as `about`, such as what the job computes. */
+  readonly about?: string;
 }
 
 /** The coordinator of an elastic job. */
@@ -45,40 +41,60 @@ export interface ElasticServer {
   close(reason?: string): Promise<void>;
 }
 
-/** A member that leaves more than this unread gets no further sign of life. */
-const MAX_UNREAD_BYTES = 1024;
-
 /**
  * Resolves when it listens, and rejects with JoinError where it can't. It goes on until `close`.
  */
 export async function serveElastic(options: ServeElasticOptions): Promise<ElasticServer> {
-  const { min, max, secret, address: host = LOOPBACK, port = 0 } = options;
+  const { min, max, secret, port = 0 } = options;
   checkJobOptions({ secret, rank: 0, worldSize: max, port, ...runOf(options) }, { hosts: true });
-  const fail = (message: string) => new JoinError({ rank: 0, worldSize: max }, message);
   if (!Number.isInteger(min) || min < 1 || min > max || max > MAX_MEMBERS) {
-    throw fail(`expected 1 <= min <= max <= ${MAX_MEMBERS}, got min ${min} and max ${max}.`);
+    const what = `expected 1 <= min <= max <= ${MAX_MEMBERS}, got min ${min} and max ${max}.`;
+    throw new JoinError({ rank: 0, worldSize: max }, what);
+  }
+  const aboutBytes = new TextEncoder().encode(options.about).byteLength;
+  if (aboutBytes > MAX_ABOUT_BYTES) {
+    const what = `about has at most ${MAX_ABOUT_BYTES} bytes, got ${aboutBytes}.`;
+    throw new JoinError({ rank: 0, worldSize: max }, what);
   }
   const refusals = new RefusalLog(options.onRefused);
-  const hall = new CoordinatorHall(options);
-  const sockets = new NodeSockets(
-    securityOf({ ...options, worldSize: max, onRefused: refusals.add }),
-  );
+  const security = securityOf({ ...options, worldSize: max, onRefused: refusals.add });
+  return serveElasticOn(options, { sockets: new NodeSockets(security), clock: systemClock });
+}
+
+/** Listens on these sockets, at this time. */
+export async function serveElasticOn(
+  options: ServeElasticOptions,
+  { sockets, clock }: ElasticPlatform,
+): Promise<ElasticServer> {
+  const { max, address: host = LOOPBACK, port = 0 } = options;
+  const hall = new CoordinatorHall(options, clock);
   const run = runDigest(options.runId ?? NO_RUN_ID);
   const refusalOf = (hello: Hello): string | undefined => {
     if (!isSameRun(hello.run, run)) {
       return 'this is another run: its runId is not the same';
     }
-    if (hello.role !== 'rendezvous' || hello.rank !== NO_RANK) {
+    if (isRelayed(hello)) {
+      return hall.relays.refusalOf(hello);
+    }
+    const isBeating = hello.role === 'heartbeat' && hello.target === RENDEZVOUS_TARGET;
+    const isJoining = hello.role === 'rendezvous' && hello.rank === NO_RANK;
+    if (!isBeating && !isJoining) {
       return 'this job is elastic: join it by joinElastic';
     }
-    return hello.worldSize === max ? undefined : `max is ${max} here, not ${hello.worldSize}`;
+    const isMeant = hello.worldSize === max || hello.worldSize === ANY_MAX;
+    return isMeant ? undefined : `max is ${max} here, not ${hello.worldSize}`;
   };
   let listener: SocketListener;
   try {
-    const onPeer = (_: Hello, socket: WireSocket, from: string) => hall.welcome(socket, from);
-    listener = await sockets.listen({ host, port, refusalOf, onPeer });
+    listener = await sockets.listen!({
+      host,
+      port,
+      refusalOf,
+      onPeer: (hello, socket, from) => hall.onPeer(hello, socket, from),
+    });
   } catch (error) {
-    throw fail((error as Error).message);
+    hall.stop();
+    throw new JoinError({ rank: 0, worldSize: max }, (error as Error).message);
   }
   return {
     port: listener.port,
@@ -94,101 +110,4 @@ export async function serveElastic(options: ServeElasticOptions): Promise<Elasti
 
 function runOf({ runId }: ServeElasticOptions): { readonly runId?: string } {
   return runId === undefined ? {} : { runId };
-}
-
-/** The connections of members to their coordinator. */
-class CoordinatorHall {
-  readonly #host: CoordinatorHost<PeerAddress>;
-  readonly #sockets = new Map<number, WireSocket>();
-  readonly #onChange: ServeElasticOptions['onChange'];
-  readonly #stopBeats: () => void;
-  #known = '';
-  #onEmpty = () => {};
-
-  constructor(options: ServeElasticOptions) {
-    this.#host = new CoordinatorHost(options, systemClock, (to, message) =>
-      this.#send(to, message),
-    );
-    this.#onChange = options.onChange;
-    this.#stopBeats = every(systemClock, BEAT_MS, () => this.#beat());
-  }
-
-  get status(): CoordinatorStatus {
-    return this.#host.status;
-  }
-
-  /** Takes a member's authenticated socket. */
-  welcome(socket: WireSocket, from: string): void {
-    const connection = this.#host.connect();
-    this.#sockets.set(connection, socket);
-    const drop = (reason: string) => socket.close(REFUSED_CODE, reason);
-    socket.setHandler({
-      onBinary: () => drop('a member sent bytes to the coordinator'),
-      onText: (text) => {
-        try {
-          this.#host.hear(connection, placed(parseSaid(text), from));
-        } catch (error) {
-          drop((error as Error).message);
-        }
-        this.#tellChange();
-      },
-      onClose: () => {
-        this.#sockets.delete(connection);
-        this.#host.gone(connection);
-        this.#tellChange();
-        if (this.#sockets.size === 0) {
-          this.#onEmpty();
-        }
-      },
-    });
-  }
-
-  async close(reason: string): Promise<void> {
-    this.#host.end(reason);
-    this.#tellChange();
-    this.#stopBeats();
-    if (this.#sockets.size > 0) {
-      await new Promise<void>((resolve) => {
-        this.#onEmpty = resolve;
-        setTimeout(resolve, BEAT_MS).unref();
-      });
-    }
-    for (const socket of this.#sockets.values()) {
-      socket.terminate();
-    }
-  }
-
-  #send(to: number, message: Told<PeerAddress>): void {
-    const socket = this.#sockets.get(to);
-    socket?.sendText(JSON.stringify(message));
-    if (message.type === 'fenced' || message.type === 'ended') {
-      socket?.close(1000, '');
-    }
-    this.#tellChange();
-  }
-
-  #beat(): void {
-    for (const socket of this.#sockets.values()) {
-      if (socket.unsentBytes < MAX_UNREAD_BYTES) {
-        socket.sendText('{"type":"beat"}');
-      }
-    }
-  }
-
-  #tellChange(): void {
-    const text = JSON.stringify(this.status);
-    if (text !== this.#known) {
-      this.#known = text;
-      this.#onChange?.(this.status);
-    }
-  }
-}
-
-/** What a member said, with the host that it comes from where it has named none. */
-function placed(said: Said<PeerAddress>, from: string): Said<PeerAddress> {
-  if (said.type !== 'here') {
-    return said;
-  }
-  const { host, port, beats } = said.address;
-  return { ...said, address: { host: host ?? from, port, beats } };
 }

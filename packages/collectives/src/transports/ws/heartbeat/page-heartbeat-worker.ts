@@ -3,6 +3,7 @@
 // tooling/workers).
 
 import {
+  type HeartbeatCommand,
   MAX_UNREAD_BYTES,
   type PageHeartbeatCommand,
   type PageHeartbeatEvent,
@@ -36,10 +37,20 @@ export class PageHeartbeatWorker {
         return;
       }
       case 'close':
-        this.#sockets.get(command.id)?.close(command.code, command.reason);
+        this.#close(command);
         return;
       case 'look':
         setTimeout(() => this.#tell({ type: 'look' }), command.afterMs);
+    }
+  }
+
+  /** Ends a connection. The browser refuses a code of undefined where a reason follows it. */
+  #close({ id, code, reason }: Extract<HeartbeatCommand, { readonly type: 'close' }>): void {
+    const socket = this.#sockets.get(id);
+    if (code === undefined) {
+      socket?.close();
+    } else {
+      socket?.close(code, reason);
     }
   }
 

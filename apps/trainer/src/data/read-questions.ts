@@ -1,12 +1,12 @@
 // What a model is asked in an evaluation of its answers: each place of a data set where the
 // assistant says something, with what stands before it.
 
-import { type DataName, DataSource } from '../data/data-source.js';
-import { parseLine } from '../data/document.js';
-import { eachEntry, hasNone } from '../data/each-entry.js';
-import { readDocument } from '../data/line-shapes.js';
-import type { Tokenizer } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
+import { type DataName, DataSource } from './data-source.js';
+import { parseLine } from './document.js';
+import { eachEntry, hasNone } from './each-entry.js';
+import { readDocument } from './line-shapes.js';
+import type { Tokenizer } from './tokenizer.js';
 
 export interface Question {
   /** Where it is for people, such as `chats.jsonl, line 3`. */
@@ -22,15 +22,29 @@ export interface Questions {
   readonly questions: readonly Question[];
 }
 
+export interface ReadQuestionsOptions {
+  /** The flag that names the data. */
+  readonly flag: string;
+  /** The most questions; those are the first ones. Default: all. */
+  readonly most?: number | undefined;
+}
+
 /**
  * The questions of data. An answer that is not learnt from is not asked for.
  * @throws {UsageError} for texts without answers, and for conversations without a chat template
  */
-export async function readQuestions(data: DataName, tokenizer: Tokenizer): Promise<Questions> {
-  const source = await DataSource.open(data, '--data', { isOfExamples: true });
+export async function readQuestions(
+  data: DataName,
+  tokenizer: Tokenizer,
+  { flag, most = Number.POSITIVE_INFINITY }: ReadQuestionsOptions,
+): Promise<Questions> {
+  const source = await DataSource.open(data, flag, { isOfExamples: true });
   const questions: Question[] = [];
   let documents = 0;
   await eachEntry(source, { onTokenized: () => {} }, async ({ text, place }) => {
+    if (questions.length >= most) {
+      return;
+    }
     const asked = questionsIn(text, tokenizer);
     questions.push(...asked.map((question) => ({ ...question, place })));
     documents += 1;
@@ -38,7 +52,7 @@ export async function readQuestions(data: DataName, tokenizer: Tokenizer): Promi
   if (questions.length === 0) {
     throw hasNone(source, 'answers');
   }
-  return { documents, questions };
+  return { documents, questions: questions.slice(0, most) };
 }
 
 function questionsIn(line: string, tokenizer: Tokenizer): Omit<Question, 'place'>[] {

@@ -1,0 +1,158 @@
+// What the first rank of an epoch does for an elastic job: it begins at a save, tells what the
+// steps begin with, saves, and leaves the model. It does so alone, on a replica that is the same on
+// all ranks, so that no other rank has to be there for it, and none is waited for.
+
+import { createMemoryGroup } from '@shardweave/collectives';
+import type { Backend, Device } from '@shardweave/tensor-core';
+import { dealtRows } from '../../data/dealt-rows.js';
+import type { Resumed } from '../../saves/resume-run.js';
+import type { RunSaves } from '../../saves/run-saves.js';
+import { beginRecord } from '../begin-record.js';
+import { leaveResults } from '../leave-results.js';
+import { openObjective } from '../objectives/open-objective.js';
+import { type OpenedRank, openResuming, type RankOptions } from '../open-rank.js';
+import { showText } from '../show-text.js';
+import { OpenedStores } from '../step/opened-stores.js';
+import type { AfterStep, Reached } from '../train-loop.js';
+import {
+  fromOf,
+  isSampled,
+  loadFirst,
+  lossOfEnd,
+  openSaves,
+  resume,
+  takeTrained,
+  tellReady,
+} from '../train-rank.js';
+import type { ElasticEnd, ElasticLead, LeadPlace, Opened } from './elastic-rank.js';
+import type { Place } from './place.js';
+
+export interface SoloLeadOptions extends Omit<RankOptions, 'world' | 'rank' | 'wrapUp'> {
+  readonly backend: Backend;
+  readonly device: Device;
+  /** The number of this rank among those that the command has started. */
+  readonly localRank: number;
+  /** Whether it begins with the job; others copy the state of those who are there. */
+  readonly isFirst: boolean;
+}
+
+export class SoloLead implements ElasticLead {
+  readonly #options: SoloLeadOptions;
+  /** Aborted where the rank stops after a step, which it saves. */
+  readonly #stopping = new AbortController();
+  #run: OpenedRank | undefined;
+  #numericClass = '';
+  #resumed: Resumed | undefined;
+  #saves: RunSaves | undefined;
+
+  constructor(options: SoloLeadOptions) {
+    this.#options = options;
+  }
+
+  async begin(opened: Opened): Promise<Place | undefined> {
+    const run = await openAlone(this.#options, opened, this.#stopping.signal);
+    this.#run = run;
+    const { localRank, isFirst } = this.#options;
+    const { config } = run.options;
+    this.#numericClass = await tellReady(run, localRank);
+    if (!isFirst) {
+      return undefined;
+    }
+    if (config.resume !== undefined && localRank > 0) {
+      return undefined; // it copies what the first one has found
+    }
+    const resumed = await resume(run, this.#numericClass);
+    this.#resumed = resumed;
+    if (resumed?.save === undefined) {
+      await loadFirst(run);
+      return undefined;
+    }
+    const from = fromOf(resumed, config)!;
+    return { ...from, scaler: resumed.save.record.scaler, isTold: true };
+  }
+
+  async record(): Promise<void> {
+    await beginRecord(this.#opened, { resumed: this.#resumed, numericClass: this.#numericClass });
+  }
+
+  async afterStep(progress: AfterStep, { scaler, isStopping }: LeadPlace): Promise<void> {
+    const run = this.#opened;
+    if (isSampled(progress, run.options.config)) {
+      await showText(run);
+    }
+    if (isStopping) {
+      this.#stopping.abort();
+    }
+    const saves = await this.#openSaves();
+    await saves?.after({ ...progress, scaler });
+  }
+
+  async stop({ step }: Reached): Promise<void> {
+    const { emit } = this.#opened.options;
+    emit({ type: 'early', step, why: 'asked', save: await this.#saves?.last() });
+  }
+
+  async end({ reached, watch }: ElasticEnd): Promise<void> {
+    const run = this.#opened;
+    const { emit } = run.options;
+    const { early, step } = reached;
+    if (early !== undefined && early !== 'asked') {
+      emit({ type: 'early', step, why: early });
+    }
+    const loss = await lossOfEnd(run, step);
+    const saves = await this.#openSaves();
+    saves?.prove();
+    await saves?.settle();
+    const ended = { reached, loss };
+    const trained = await takeTrained(run, { resumed: this.#resumed, saves, watch, ended });
+    await leaveResults(run, trained);
+  }
+
+  get #opened(): OpenedRank {
+    return this.#run!;
+  }
+
+  /** Opens the saves when this rank is the first of an epoch, and keeps them from then on. */
+  async #openSaves(): Promise<RunSaves | undefined> {
+    this.#saves ??= await openSaves(this.#opened, {
+      resumed: this.#resumed,
+      numericClass: this.#numericClass,
+    });
+    return this.#saves;
+  }
+}
+
+/** The rank as if it were the only one, on the model that it trains with the others. */
+async function openAlone(
+  { config: asked, backend, device, localRank, host, emit, signal }: SoloLeadOptions,
+  { data, replica, own }: Opened,
+  wrapUp: AbortSignal,
+): Promise<OpenedRank> {
+  const [world] = createMemoryGroup(1);
+  const groups = { gather: world!, reduce: world! };
+  const config = { ...asked, ranks: 1 };
+  const { batch, gradientGroups } = config;
+  const parts = { batch, gradientGroups: gradientGroups!, ranks: 1 };
+  const { model: module, optimizer, shardBytes } = replica;
+  return {
+    options: { config, rank: 0, localRank, world: world!, host, emit, wrapUp, signal },
+    backend,
+    device,
+    data: { ...data, train: dealtRows(data.train, parts), valid: data.valid },
+    groups,
+    comm: undefined,
+    resuming: await openResuming(config, groups, backend),
+    strategy: {
+      ...{ module, optimizer, shardBytes },
+      initialize: async () => {},
+      noSync: (body) => body(),
+      step: (update) => optimizer.step(update),
+      isSavedBeside: true,
+      text: { model: module },
+      dispose: async () => {},
+      objective: openObjective({ device, module, config, groups, own }),
+      onlyTrained: own === undefined,
+    },
+    stores: new OpenedStores(),
+  };
+}

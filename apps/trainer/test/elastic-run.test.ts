@@ -1,0 +1,64 @@
+// An elastic job of real processes over ws. What is shown is that it goes on, and ends with the
+// weights of a run that nothing disturbed; elastic-rank.test.ts has every moment of a step.
+
+import { join } from 'node:path';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { buildCommand } from './support/build-command.js';
+import { ElasticRun, Spoken } from './support/elastic-run.js';
+import { isAlive } from './support/killed-run.js';
+import { runLine } from './support/tiny-run.js';
+
+/** Longer than a busy machine takes for any of it. */
+const LONG_MS = 100_000;
+const FLAGS =
+  '--model nano --seq 32 --batch 16 --gradient-groups 8 --schedule constant --device cpu --threads 1';
+const HASH_EVERY = 5;
+
+let script: string;
+beforeAll(async () => {
+  script = await buildCommand();
+});
+
+/** The hash that one process has after so many steps. */
+async function hashAlone(steps: number): Promise<string> {
+  const out = join(newFolder(), 'alone');
+  const line = `${FLAGS} --strategy single --hash-every ${steps} --steps ${steps} --out ${out}`;
+  return (await runLine(line)).steps.at(-1)!.hash!;
+}
+
+describe('train --elastic', { timeout: LONG_MS }, () => {
+  it('goes on to the same weights where ranks are killed, stopped, woken up, and come', async () => {
+    const out = join(newFolder(), 'run');
+    const line = `${FLAGS} --hash-every ${HASH_EVERY} --strategy ddp --ranks 3 --steps 100000`;
+    await using run = new ElasticRun(script, line, out);
+    const env = { SHARDWEAVE_CACHE: newFolder() };
+    await run.untilStep(2);
+    const joined = await run.join('', env);
+    await run.untilRanks(4);
+    const [killed, stopped] = run.ranks;
+    process.kill(killed!, 'SIGKILL');
+    process.kill(stopped!, 'SIGSTOP');
+    process.kill(joined.child.pid!, 'SIGSTOP');
+    await run.untilRanks(1);
+    await run.until(() => !isAlive(stopped!)); // it must write nothing when it wakes up
+    process.kill(joined.child.pid!, 'SIGCONT');
+    await run.untilRanks(2);
+    const left = new Spoken(script, ['leave'], env);
+    expect(await left.ended, left.said).toBe(0);
+    expect(await joined.ended, joined.said).toBe(0);
+    await run.untilRanks(1);
+    run.child.kill('SIGINT');
+    expect(await run.ended).toBe(130);
+
+    expect(joined.said).toMatch(/The job goes on without this rank .*\. Joining again\./);
+    expect(joined.said).toContain('This rank has left; the job goes on.');
+    const { steps } = run;
+    expect(steps.map(({ step }) => step)).toEqual(steps.map((_, i) => i + 1)); // each once
+    const hashed = steps.findLast(({ hash }) => hash !== undefined)!;
+    expect(hashed.hash).toBe(await hashAlone(hashed.step));
+    expect(run.said).toContain(`Stopped by Ctrl-C after step ${steps.length}, saved in`);
+    const goneOn = run.changes.map(({ ranks, came, left, lost }) => [ranks, came, left, lost]);
+    expect(goneOn.at(-1)).toEqual([1, 0, 1, 0]);
+  });
+});

@@ -1,0 +1,114 @@
+// An elastic job of real processes, which is disturbed from outside: its ranks are killed, stopped
+// and woken up, others join it and leave.
+
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { RunRecord, StepLine } from '../../src/output/run-records.js';
+import { childrenOf } from './killed-run.js';
+import { ROOT } from './run-flags.js';
+
+const SECRET = 'the secret of an elastic run';
+
+/** Far more than any change takes on a busy machine. */
+const LIMIT_MS = 60_000;
+
+type Members = Extract<RunRecord, { readonly type: 'members' }>;
+
+/** A command with all that it prints. */
+export class Spoken implements AsyncDisposable {
+  readonly child: ChildProcess;
+  said = '';
+  readonly ended: Promise<number | null>;
+
+  constructor(script: string, args: readonly string[], env: NodeJS.ProcessEnv = {}) {
+    this.child = spawn(process.execPath, [script, ...args], {
+      stdio: ['ignore', 'pipe', 'pipe'],
+      env: {
+        ...process.env,
+        SHARDWEAVE_JOB_SECRET: SECRET,
+        NODE_PATH: `${ROOT}packages/collectives/node_modules`,
+        ...env,
+      },
+    });
+    for (const stream of [this.child.stdout!, this.child.stderr!]) {
+      stream.on('data', (chunk: Buffer) => {
+        this.said += chunk.toString();
+      });
+    }
+    this.ended = once(this.child, 'close').then(([code]) => code as number | null);
+  }
+
+  /** Ends it, where a test has failed before. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.child.kill('SIGKILL');
+    await this.ended;
+  }
+
+  /** Waits until `isThere` holds, and fails with what was said where the command ends before. */
+  async until(isThere: () => boolean): Promise<void> {
+    const endMs = performance.now() + LIMIT_MS;
+    while (!isThere()) {
+      if (performance.now() > endMs) {
+        throw new Error(`it did not come so far: ${this.said}`);
+      }
+      if (this.child.exitCode !== null || this.child.signalCode !== null) {
+        throw new Error(`it ended too early: ${this.said}`);
+      }
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    }
+  }
+}
+
+export class ElasticRun extends Spoken {
+  readonly out: string;
+  readonly #script: string;
+
+  constructor(script: string, flags: string, out: string) {
+    super(script, ['train', '--elastic', '--out', out, ...flags.split(' ')]);
+    this.#script = script;
+    this.out = out;
+  }
+
+  /** The ranks that the command has started and that live, in the order of their starts. */
+  get ranks(): readonly number[] {
+    return childrenOf(this.child.pid!);
+  }
+
+  get steps(): readonly StepLine[] {
+    return linesOf(join(this.out, 'metrics.jsonl')) as StepLine[];
+  }
+
+  get changes(): readonly Members[] {
+    const events = linesOf(join(this.out, 'events.jsonl')) as RunRecord[];
+    return events.filter((event): event is Members => event.type === 'members');
+  }
+
+  get numLost(): number {
+    return this.changes.reduce((sum, { lost }) => sum + lost, 0);
+  }
+
+  /** Adds a rank, whose command is given. */
+  async join(flags = '', env: NodeJS.ProcessEnv = {}): Promise<Spoken> {
+    await this.until(() => this.said.includes('join with'));
+    const [, address] = /shardweave join (\S+)/.exec(this.said)!;
+    return new Spoken(this.#script, ['join', address!, ...flags.split(' ').filter(Boolean)], env);
+  }
+
+  /** Waits for a step at which there are so many ranks. */
+  async untilRanks(ranks: number): Promise<void> {
+    await this.until(() => this.changes.at(-1)?.ranks === ranks);
+    const { step } = this.changes.at(-1)!;
+    await this.untilStep(step + 2);
+  }
+
+  async untilStep(step: number): Promise<void> {
+    await this.until(() => (this.steps.at(-1)?.step ?? 0) >= step);
+  }
+}
+
+function linesOf(path: string): readonly unknown[] {
+  const lines = existsSync(path) ? readFileSync(path, 'utf8').split('\n') : [];
+  return lines.slice(0, -1).map((line) => JSON.parse(line) as unknown); // the last may be cut
+}
