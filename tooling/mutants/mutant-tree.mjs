@@ -26,8 +26,6 @@ const LONGEST_RUN_MS = 300_000;
 export class MutantTree {
   #root;
   #host;
-  /** Whether the host runs the long tests, too. */
-  #isLong = false;
   /** Files that are not as the vitest has read them. */
   #changed = [];
 
@@ -62,11 +60,7 @@ export class MutantTree {
    * @param {import('./read-lists.mjs').Mutant[]} mutants
    */
   async *judge(mutants) {
-    const [{ test, long }] = mutants;
-    if (this.#isLong !== (long === true)) {
-      await this.close(); // the next host starts with the other environment
-      this.#isLong = long === true;
-    }
+    const [{ test }] = mutants;
     const without = await this.#test(
       test,
       mutants.map(({ name }) => name),
@@ -136,7 +130,7 @@ export class MutantTree {
       ? undefined
       : [...new Set(names)].map(escapePattern).join('|');
     if (this.#host?.connected !== true) {
-      this.#host = await startHost(this.#root, report, this.#isLong);
+      this.#host = await startHost(this.#root, report);
     }
     const isStuck = await runOn(this.#host, { file, pattern, bail, changed: this.#changed });
     this.#changed = [];
@@ -164,11 +158,10 @@ export class MutantTree {
 }
 
 /** Starts a vitest in a process group of its own, so that whatever its tests start ends with it. */
-async function startHost(root, report, isLong) {
+async function startHost(root, report) {
   const host = fork(join(root, 'tooling/mutants/test-host.mjs'), [root, report], {
     cwd: root,
     stdio: 'ignore',
-    env: isLong ? { ...process.env, SHARDWEAVE_LONG: '1' } : process.env,
     detached: process.platform !== 'win32',
   });
   await Promise.race([once(host, 'message'), once(host, 'close')]);

@@ -7,7 +7,6 @@ export type Mutant = {
   readonly replace: string;
   readonly test: string;
   readonly name?: string;
-  readonly long?: true;
 };
 export function readMutants(): readonly Mutant[];
 export function faultsOf(mutant: Mutant): readonly string[];

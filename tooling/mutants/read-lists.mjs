@@ -7,11 +7,11 @@ import { ROOT } from '../setup/root.mjs';
 
 const LISTS = fileURLToPath(new URL('list/', import.meta.url));
 const REQUIRED = ['id', 'says', 'file', 'find', 'replace', 'test'];
-const FIELDS = [...REQUIRED, 'name', 'long'];
+const FIELDS = [...REQUIRED, 'name'];
 
 /**
  * @typedef {{list: string, id: string, says: string, file: string, find: string, replace: string,
- * test: string, name?: string, long?: true}} Mutant
+ * test: string, name?: string}} Mutant
  */
 
 /** @returns {Mutant[]} in the order of the lists' names */
@@ -43,9 +43,6 @@ export function faultsOf(mutant) {
   }
   if (faults.length > 0) {
     return faults;
-  }
-  if ('long' in mutant && mutant.long !== true) {
-    faults.push('long: expected true or nothing');
   }
   if (!existsSync(join(ROOT, mutant.test))) {
     faults.push(`test: ${mutant.test} is not there`);

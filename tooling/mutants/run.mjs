@@ -48,8 +48,8 @@ process.exitCode = count.survived + count.broken === 0 ? 0 : 1;
 function groupByTest(mutants) {
   const groups = new Map();
   for (const mutant of mutants) {
-    const key = `${mutant.test} ${mutant.long === true}`;
-    groups.set(key, [...(groups.get(key) ?? []), mutant]);
+    const group = groups.get(mutant.test) ?? [];
+    groups.set(mutant.test, [...group, mutant]);
   }
   return [...groups.values()];
 }
