@@ -47,6 +47,7 @@ export interface ElasticTold {
 
 /** These ranks are heard, and leave nothing. */
 const NO_LEAD: ElasticLead = {
+  endsJob: false,
   begin: async () => undefined,
   record: async () => {},
   afterStep: async () => {},

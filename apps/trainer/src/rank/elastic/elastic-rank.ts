@@ -67,10 +67,7 @@ export interface ElasticRankOptions {
   readonly onUpdated?: ((reached: Reached) => void) | undefined;
   /** Called when all steps are done. Collective; again where a rank is lost meanwhile. */
   readonly onEnd?: (ended: ElasticEnd) => Promise<void>;
-  /**
-   * Makes the rank leave after the present step; the others go on without it. With `lead` all of
-   * them stop with it, since the process that leads them ends.
-   */
+  /** Makes the rank leave after the present step; the others go on without it, or stop too. */
   readonly wrapUp: AbortSignal;
   readonly signal: AbortSignal;
 }
@@ -85,6 +82,8 @@ export interface ElasticEnd {
 
 /** What the first rank of an epoch does for the job, by itself, while the others wait or go on. */
 export interface ElasticLead {
+  /** Whether a wish to wrap up ends the job for all; else this rank alone leaves. */
+  readonly endsJob: boolean;
   /** Where the job begins, and its state, such as that of a save; undefined for the first step. */
   begin(opened: Opened): Promise<Place | undefined>;
   /** Tells what the steps begin with. */
@@ -228,7 +227,7 @@ class ElasticRank {
   /** Whether this rank leaves and the job goes on. */
   get #isLeaving(): boolean {
     const { lead, wrapUp } = this.#options;
-    return wrapUp.aborted && lead === undefined;
+    return wrapUp.aborted && lead?.endsJob !== true;
   }
 
   /** Frees what the rank has on the device. */
@@ -351,7 +350,7 @@ class ElasticRank {
       uncounted: (body) => watch.counter.pause(body),
       stopWish: () => {
         // Where the leading process wraps up all its ranks hear of it, each in a moment of its own.
-        const isOver = wrapUp.aborted && lead !== undefined;
+        const isOver = wrapUp.aborted && lead?.endsJob === true;
         return isOver ? 'end' : member.isChangeDue || wrapUp.aborted ? 'stop' : 'go on';
       },
     });

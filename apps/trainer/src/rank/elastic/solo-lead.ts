@@ -37,6 +37,8 @@ export interface SoloLeadOptions extends Omit<RankOptions, 'world' | 'rank' | 'w
 }
 
 export class SoloLead implements ElasticLead {
+  /** The command that has started this rank ends with the job. */
+  readonly endsJob = true;
   readonly #options: SoloLeadOptions;
   /** Aborted where the rank stops after a step, which it saves. */
   readonly #stopping = new AbortController();
