@@ -24,6 +24,7 @@ describe('--elastic', () => {
     ['--strategy ddp --batch 4', { maxRanks: 4, gradientGroups: 4, saveEvery: undefined }],
     ['--strategy ddp --max-ranks 12', { maxRanks: 12, gradientGroups: 12, ranks: 2 }],
     ['--strategy ddp --gradient-groups 4 --min-ranks 2', { minRanks: 2, maxRanks: 4 }],
+    ['--strategy fsdp --out a', { transport: 'ws', saveEvery: { steps: 100 } }],
     ['--strategy fsdp --out a --transport shm', { transport: 'shm', gradientGroups: 8 }],
   ])('sets what %s leaves open', async (line, set) => {
     expect(await runOf(`--elastic ${line}`)).toMatchObject(set);
@@ -52,6 +53,8 @@ describe('--elastic', () => {
       '--strategy ddp --listen 0.0.0.0:5',
       '--listen 0.0.0.0:5: expected the address by which other',
     ],
+    ['--out a --max-ranks 3', '--elastic and --max-ranks with --strategy fsdp: nobody joins such'],
+    ['--out a --listen 10.0.0.1', '--elastic and --listen with --strategy fsdp: nobody joins such'],
     ['--strategy ddp --max-ranks 9 --gradient-groups 8', '--max-ranks 9 of --gradient-groups 8:'],
     ['--strategy ddp --min-ranks 9', '--min-ranks 9, --ranks left out and --max-ranks 8: expected'],
     ['--strategy ddp --ranks 3 --min-ranks 4', '--min-ranks 4, --ranks 3 and --max-ranks 8: expe'],

@@ -30,7 +30,7 @@ async function hashAlone(steps: number): Promise<string> {
 describe('train --elastic', { timeout: LONG_MS }, () => {
   it('goes on to the same weights where ranks are killed, stopped, woken up, and come', async () => {
     const out = join(newFolder(), 'run');
-    const line = `${FLAGS} --hash-every ${HASH_EVERY} --strategy ddp --ranks 3 --steps 100000`;
+    const line = `${FLAGS} --hash-every ${HASH_EVERY} --save-every 8 --strategy ddp --ranks 3 --steps 100000`;
     await using run = new ElasticRun(script, line, out);
     const env = { SHARDWEAVE_CACHE: newFolder() };
     await run.untilStep(2);

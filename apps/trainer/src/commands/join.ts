@@ -79,14 +79,19 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     );
   }
   const interrupt = context.listen();
-  interrupt.lead(() => true); // the first wish lets it end its step
+  let isMember = false;
+  interrupt.lead(() => isMember); // the first wish lets a member end its step
   const leave = () => interrupt.ask(new SignalError('SIGTERM', 'the command leave'));
   await using _noted = await noteJoined(flags.address, env, leave);
   await using devices = new DeviceHost();
   const say = (text: string) => void (flags.quiet || out.write(`${text}\n`));
   const options = { rendezvous: { host, port }, secret };
   for (let joinTimeoutMs = FIRST_MS; ; joinTimeoutMs = AGAIN_MS) {
-    const member = await joinElastic({ ...options, joinTimeoutMs }).catch(explain);
+    say(`Connecting to ${host}:${port}, for at most ${joinTimeoutMs / 1000} s.`);
+    const joining = joinElastic({ ...options, joinTimeoutMs }).catch(explain);
+    const member = await orAborted(joining, interrupt.signal);
+    isMember = true;
+    say('Connected. This rank takes part from the next change on, when there is a place for it.');
     try {
       const config = await configOf(member, flags, context);
       const reached = await runMember(member, {
@@ -102,14 +107,30 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
       say(reached === undefined ? left : `The job is done after step ${reached.step}.`);
       return 0;
     } catch (error) {
+      isMember = false;
       const isCutOff = error instanceof MembershipError && COMES_AGAIN.includes(error.kind);
       if (!isCutOff || interrupt.asked) {
         return explain(error);
+      }
+      if (error.reason.includes('ECONNREFUSED')) {
+        throw new TrainerError(
+          `join: the command that led the job has ended (${error.reason}). Its --resume auto goes on from its newest save.`,
+        );
       }
       // It was stopped or cut off, as by a lid that was closed.
       say(`The job goes on without this rank (${error.reason}). Joining again.`);
     }
   }
+}
+
+/** Rejects with the signal's reason as soon as that is aborted. */
+async function orAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  signal.throwIfAborted();
+  work.catch(() => undefined);
+  const aborted = new Promise<never>((_, reject) => {
+    signal.addEventListener('abort', () => reject(signal.reason), { once: true });
+  });
+  return Promise.race([work, aborted]);
 }
 
 /** @throws {TrainerError} for what only the other end can change */

@@ -34,7 +34,7 @@ export function withElastic(flags: Flags): Flags {
   }
   return {
     ...{ ...flags, minRanks, maxRanks, gradientGroups },
-    transport: strategy === 'ddp' ? 'ws' : transport,
+    transport: strategy === 'ddp' || transport === 'memory' ? 'ws' : transport,
     saveEvery: saveEvery ?? (out === undefined ? undefined : { steps: DEFAULT_SAVE_EVERY }),
   };
 }
@@ -56,6 +56,10 @@ function refuse({ strategy, transport, task, out, ...flags }: Flags): void {
     );
   }
   if (strategy !== 'ddp') {
+    const given = flags.listen === undefined ? flags.maxRanks && '--max-ranks' : '--listen';
+    if (given) {
+      say(`${given} with --strategy ${strategy}`, 'nobody joins such a job while it runs.');
+    }
     return;
   }
   if (flags.listen !== undefined && /^(0\.0\.0\.0|\[?::\]?)(:\d+)?$/.test(flags.listen)) {

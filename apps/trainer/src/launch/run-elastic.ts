@@ -129,7 +129,14 @@ class ElasticRanks {
 
   /** Tells of other ranks, and ends those of its own that the job goes on without. */
   onChange(change: CoordinatorChange): void {
+    const { minRanks = 1 } = this.#config;
     const told = this.#changes.add(change);
+    const left = this.#changes.numLeft(change);
+    if (change.phase === 'gathering' && change.gone.length > 0 && left < minRanks && left > 0) {
+      this.#options.onNote?.(
+        `${left === 1 ? '1 rank is' : `${left} ranks are`} left, and --min-ranks is ${minRanks}: waiting 30 s for others to join`,
+      );
+    }
     if (told !== undefined) {
       this.#options.onEvent({ type: 'members', ...told });
     }
@@ -206,6 +213,11 @@ class MemberChanges {
   readonly #gone = new Map<number, Departure>();
   #epoch = 0;
   #members: readonly number[] = [];
+
+  /** How many are there of an epoch that is over, and of those who wait. */
+  numLeft({ members, waiting }: CoordinatorChange): number {
+    return [...members, ...waiting].filter((id) => !this.#gone.has(id)).length;
+  }
 
   /** What is to be told; undefined while no other epoch runs, and for the first one. */
   add({ phase, epoch, members, step, gone }: CoordinatorChange): MembersTold | undefined {

@@ -83,6 +83,11 @@ export class RunMonitor {
    * To be called before the job starts again after a failure; `config` tells what it goes on from.
    */
   restart(config: RunConfig, reason: string): void {
+    const { ranks } = config;
+    if (ranks < this.#config.ranks) {
+      const told = { epoch: 0, ranks, step: this.#steps, came: 0, left: 0, lost: 1, reasons: [] };
+      this.#changes.push(told);
+    }
     this.#terminal.close();
     this.#terminal.note(reason);
     this.#records.add({ type: 'warning', text: reason });

@@ -278,6 +278,10 @@ class ElasticRank {
     }
     const reached = await this.#train(work);
     if (reached.early === 'asked') {
+      if (this.#isStopping && !this.#isLeaving) {
+        // Nobody leaves before all know the decision, or some would compute the step again.
+        await groups.gather.barrier().catch(() => undefined);
+      }
       if (rank === 0 && this.#isStopping) {
         await lead?.stop(reached);
       }
@@ -288,8 +292,10 @@ class ElasticRank {
     if (rank === 0) {
       await lead?.end(ended);
     }
-    this.#ended = reached;
     await groups.gather.barrier();
+    this.#ended = reached;
+    // Nobody leaves before all know that it is done, or some would do it again.
+    await groups.gather.barrier().catch(() => undefined);
     return reached;
   }
 

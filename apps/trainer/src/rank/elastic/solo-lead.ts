@@ -13,6 +13,7 @@ import { openObjective } from '../objectives/open-objective.js';
 import { type OpenedRank, openResuming, type RankOptions } from '../open-rank.js';
 import { showText } from '../show-text.js';
 import { OpenedStores } from '../step/opened-stores.js';
+import { hashOf } from '../strategies/model-saves.js';
 import type { AfterStep, Reached } from '../train-loop.js';
 import {
   fromOf,
@@ -86,7 +87,8 @@ export class SoloLead implements ElasticLead {
       this.#stopping.abort();
     }
     const saves = await this.#openSaves();
-    await saves?.after({ ...progress, scaler });
+    const hash = async () => ({ hash: await hashOf(run.strategy) }); // the others don't save
+    await saves?.after({ ...progress, scaler, hash: progress.hash && hash });
   }
 
   async stop({ step }: Reached): Promise<void> {
