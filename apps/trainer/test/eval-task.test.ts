@@ -125,6 +125,20 @@ describe('an evaluation with answers', () => {
   });
 });
 
+it('an answer on its way does not keep a run that is to end at once', async () => {
+  const stop = new AbortController();
+  const seen: number[] = [];
+  const onEvent = (event: RankEvent) => {
+    if (event.type === 'evaluating' && event.total === 7) {
+      seen.push(event.done);
+      stop.abort(new Error('enough'));
+    }
+  };
+  const ended = run(`${EXACT} --steps 1 --strategy single`, { signal: stop.signal, onEvent });
+  await expect(ended).rejects.toThrow('enough');
+  expect(seen).toEqual([1]);
+});
+
 describe('tools', () => {
   const user = (content: string) => ({ role: 'user', content });
   const call = (name: string) => ({

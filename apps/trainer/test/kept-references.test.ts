@@ -20,10 +20,10 @@ const { file, model } = jsonlFile(PAIRS, { config: { initializer_range: 0.3 } })
 function runIn(cache: string) {
   return async (flags: string, onDoing?: (what: string) => void, signal?: AbortSignal) => {
     let found = 0;
-    const line = `--task dpo --model ${model} --data ${file} --valid-fraction 0.3 --cache ${cache} ${flags}`;
+    const line = `--task dpo --model ${model} --data ${file} --valid-fraction 0.3 --cache ${cache}`;
     const rest =
       '--device cpu --threads 1 --products wasm --seq 24 --batch 7 --lora-rank 2 --lr 0.01';
-    const record = await runFlags(`${line} ${rest}`.split(' '), {
+    const record = await runFlags(`${line} ${rest} ${flags}`.split(' '), {
       ...(signal && { signal }),
       onEvent: (event: RankEvent) => {
         if (event.type === 'doing' && event.what.startsWith('finding references')) {
@@ -76,23 +76,24 @@ it('are found anew in other rows or beside another base', async () => {
   expect(kept(cache)).toHaveLength(3);
 });
 
-it('stand there whole or not at all when a pass is ended, which waits for one pair', async () => {
+it('stand there whole, up to the last 64 when a pass is ended, which waits for one pair', async () => {
   const cache = newFolder();
+  const many = jsonlFile(
+    Array.from({ length: 70 }, (_, i) => ({ prompt: `${i}? `, chosen: 'a', rejected: 'b' })),
+    { model, name: 'many.jsonl' },
+  ).file;
+  const flags = `--ranks 1 --steps 1 --batch 60 --data ${many}`; // of which 21 are evaluated
   const stop = new AbortController();
   const seen: string[] = [];
-  const ended = runIn(cache)(
-    '--ranks 1 --steps 1',
-    (what) => {
-      seen.push(what);
-      if (seen.length === 3) {
-        stop.abort(new Error('enough'));
-      }
-    },
-    stop.signal,
-  );
-  await expect(ended).rejects.toThrow('enough');
-  expect(seen).toHaveLength(3);
-  expect(kept(cache)).toEqual([]);
-  expect((await runIn(cache)('--ranks 1 --steps 1')).found).toBe(10);
-  expect(kept(cache)).toHaveLength(1);
+  const onDoing = (what: string) => {
+    seen.push(what);
+    if (seen.length === 52) {
+      stop.abort(new Error('enough'));
+    }
+  };
+  await expect(runIn(cache)(flags, onDoing, stop.signal)).rejects.toThrow('enough');
+  expect(seen.at(-1)).toBe('finding references, 52 of 70');
+  expect(kept(cache).map((path) => readFileSync(path).length / 12)).toEqual([49]);
+  expect((await runIn(cache)(flags)).found).toBe(21);
+  expect(kept(cache).map((path) => readFileSync(path).length / 12)).toEqual([70]);
 });

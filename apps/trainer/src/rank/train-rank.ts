@@ -239,7 +239,7 @@ export async function runSteps(
         valid &&
         (async () => {
           const found = await counter.pause(() =>
-            evaluate({ ...parts, data: valid, asked, onStep, isGivenUp }),
+            evaluate({ ...parts, data: valid, asked, onStep, isGivenUp, signal }),
           );
           const { classes, confusion } = found?.figures ?? {};
           if (classes !== undefined) {

@@ -411,7 +411,7 @@ class ElasticRank {
           valid &&
           (() =>
             watch.counter.pause(() =>
-              evaluate({ config, rank, device, strategy, group, data: valid, asked }),
+              evaluate({ config, rank, device, strategy, group, data: valid, asked, signal }),
             )),
         hash:
           config.hashEvery === undefined

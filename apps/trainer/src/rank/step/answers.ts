@@ -2,6 +2,7 @@
 // rank answers its share: alone where it has the whole model; where each has a shard they call the
 // model at the same times, each for a question of its own.
 
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { ProcessGroup } from '@shardweave/collectives';
 import { generate, KeyValueCache, type LogitsAfter, nextLogits } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
@@ -67,7 +68,9 @@ export interface AnswersOptions {
   readonly group: ProcessGroup;
   /** Whether it is given up, with the same answer on all ranks; asked before each question. */
   readonly isGivenUp?: (() => Promise<boolean>) | undefined;
-  /** Called with the number of questions that each rank has answered, and of all. */
+  /** Ends it with its reason, which is looked for behind each token. */
+  readonly signal?: AbortSignal | undefined;
+  /** Called with the number of questions that are answered, and of all. */
   readonly onAnswer?: ((done: number, total: number) => void) | undefined;
 }
 
@@ -82,6 +85,7 @@ export async function answerFigures({
   text,
   group,
   isGivenUp,
+  signal,
   onAnswer,
 }: AnswersOptions): Promise<Figures | undefined> {
   const { questions, newBoard } = asked;
@@ -96,7 +100,10 @@ export async function answerFigures({
     const question = questions[first + rank];
     if (question !== undefined) {
       cache.truncate(0); // what it holds of another question may be rounded in another way
-      board.add(question, await answerTo(question, nextLogits(model, { cache }), asked));
+      board.add(
+        question,
+        await answerTo(question, nextLogits(model, { cache }), { ...asked, signal }),
+      );
     }
     await model.followOthers();
     onAnswer?.(Math.min(first + worldSize, questions.length), questions.length);
@@ -107,7 +114,7 @@ export async function answerFigures({
 async function answerTo(
   { prompt }: Question,
   logitsAfter: LogitsAfter,
-  { tokenizer, maxTokens, context }: Asked,
+  { tokenizer, maxTokens, context, signal }: Asked & Pick<AnswersOptions, 'signal'>,
 ): Promise<string> {
   const stop = stopTokens(tokenizer);
   const tokens: number[] = [];
@@ -115,6 +122,8 @@ async function answerTo(
     ...{ temperature: 0, maxTokens, context, stop },
   })) {
     tokens.push(token);
+    await nextTurn(); // a device that computes in this thread lets no wish to end come in
+    signal?.throwIfAborted();
   }
   return tokenizer.decode(tokens).trim();
 }

@@ -37,6 +37,8 @@ export interface EvaluationOptions {
   readonly group: ProcessGroup;
   /** Whether the evaluation is given up, with the same answer on all ranks; asked at each step. */
   readonly isGivenUp?: (() => Promise<boolean>) | undefined;
+  /** Ends answers with its reason. */
+  readonly signal?: AbortSignal | undefined;
   /** Called with the number of steps done, and of all; then with that of answers. */
   readonly onStep?: (done: number, total: number) => void;
 }
@@ -48,7 +50,7 @@ export interface EvaluationOptions {
  * @returns undefined where it was given up
  */
 export async function evaluate(options: EvaluationOptions): Promise<Evaluated | undefined> {
-  const { config, device, strategy, data, group, asked, isGivenUp } = options;
+  const { config, device, strategy, data, group, asked, isGivenUp, signal } = options;
   const { head } = config;
   const examples = data as unknown as Examples; // which all tasks but the first have
   const board = scoreboardOf(head, examples.count);
@@ -59,7 +61,7 @@ export async function evaluate(options: EvaluationOptions): Promise<Evaluated | 
   const { module } = strategy;
   if (asked !== undefined && Number.isFinite(loss)) {
     const { text } = strategy as TaskStrategy;
-    const parts = { asked, device, text, group, isGivenUp, onAnswer: options.onStep };
+    const parts = { asked, device, text, group, isGivenUp, signal, onAnswer: options.onStep };
     const figures = await evaluating(module, () => answerFigures(parts));
     return figures && { loss, figures };
   }
