@@ -24,8 +24,9 @@ const TOGETHER = [
   'packages/gguf/test/!(llama-cpp).test.ts',
   'packages/onnx/test/!(transformers-js.long).test.ts',
   'packages/shard-store/test/!(directory|disk-failure|owners).test.ts',
-  'tooling/checks/{architecture,doc-examples,figures,layout,leaks,links,mutants,parity,words,workflows}.test.ts',
-  'tooling/one-hash/*.test.ts',
+  'tooling/checks/!(faces|packages|tree).test.ts',
+  'tooling/gpu/!(run-parts).test.ts',
+  'tooling/{one-hash,tokenizer}/*.test.ts',
   'apps/trainer/test/!(command|dashboard-dir.long|dashboard-index|dashboard-page|elastic-run|elastic-run.long|fine-tune|killed-runs|killed-runs.long|launch|mpi|onnx.long|page-states.long|run-end|run-end.long|text-size.long|webgpu-losses).test.ts',
 ];
 

@@ -15,3 +15,20 @@ export function firstOfEach<Case extends { readonly name: string }>(
   }
   return [...found.values()];
 }
+
+/**
+ * The cases, but of those that differ in f16 and bf16 alone one each, in turns. Kernels read and
+ * write both by the same few functions, which casts, copies and products have in full.
+ */
+export function halvesInTurns<Case extends { readonly name: string }>(
+  cases: readonly Case[],
+): readonly Case[] {
+  const twins = new Map<string, Case[]>();
+  for (const one of cases) {
+    const key = one.name.replaceAll(/\bb?f16\b/g, '16');
+    twins.set(key, [...(twins.get(key) ?? []), one]);
+  }
+  const pairs = [...twins.values()].filter((group) => group.length === 2);
+  const left = new Set(pairs.map((pair, i) => pair[i % 2]!));
+  return cases.filter((one) => !left.has(one) || /^(cast|copy|matmul b?f16 by)/.test(one.name));
+}

@@ -10,7 +10,7 @@ import { whyNoWebGpu } from './support/webgpu-adapter.js';
 
 const TOLERANCE = 2e-4;
 const NUM_BEFORE = 3;
-const STEPS = 8;
+const STEPS = 6;
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 /** With SHARDWEAVE_LONG=1 one process goes on with what one process saved. */

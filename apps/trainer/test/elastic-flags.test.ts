@@ -48,6 +48,10 @@ describe('--elastic', () => {
     ['--strategy ddp --time-limit 5m', '--elastic and --time-limit: it is for a job whose ranks'],
     ['--strategy ddp --trace a', '--elastic and --trace: it is for a job whose ranks are the same'],
     ['--strategy ddp --check', '--elastic and --check: it is for a job whose ranks are the same'],
+    [
+      '--strategy ddp --listen 0.0.0.0:5',
+      '--listen 0.0.0.0:5: expected the address by which other',
+    ],
     ['--strategy ddp --max-ranks 9 --gradient-groups 8', '--max-ranks 9 of --gradient-groups 8:'],
     ['--strategy ddp --min-ranks 9', '--min-ranks 9, --ranks left out and --max-ranks 8: expected'],
     ['--strategy ddp --ranks 3 --min-ranks 4', '--min-ranks 4, --ranks 3 and --max-ranks 8: expe'],

@@ -80,6 +80,25 @@ describe('an elastic job has one hash, and tells the same of its steps, where', 
   });
 });
 
+it('adapters beside a base in shards end as one process, where ranks are killed and come', async () => {
+  const base = newFolder();
+  await runLine(`${FLAGS} --strategy single --steps 1 --out ${base}`);
+  const flags = `${FLAGS.replace(`--model ${root}`, `--model ${base}`)} --lora-rank 2`;
+  const alone = await runLine(`${flags} --strategy single --hash-every 4 --out ${newFolder()}`);
+  const config = await preparedRun(`${flags} --strategy fsdp --ranks 2`);
+  const disturbances = [
+    { when: 'loss', what: 'kill' },
+    { when: 'loss', what: 'kill', pick: 1 },
+    { when: 'valid loss', what: 'join' },
+  ] as const;
+  const job = await elasticJob(config, disturbances, { ranks: 4 });
+  expect(job.errors).toEqual([]);
+  expect(job.hashes).toEqual(job.hashes.map(() => alone.steps.at(-1)!.hash));
+  expect(told(job as never)).toEqual(told(alone));
+  expect(job.sizes).toEqual([4, 2, 3]);
+  expect(job.hashes).toHaveLength(3);
+});
+
 describe('a newcomer', () => {
   it('leaves with a sentence where its flags are others, and the job goes on', async () => {
     const joining = await preparedRun(`${DDP} --lr 0.5`);
@@ -91,7 +110,8 @@ describe('a newcomer', () => {
 });
 
 it.each([
-  ['--strategy fsdp --gradient-groups 4', 'expected --strategy ddp with --gradient-groups'],
+  ['--strategy fsdp --gradient-groups 4', 'expected --strategy ddp, or fsdp with --lora, with'],
+  ['--strategy fsdp --lora-rank 2 --gradient-groups 4', 'got a model without any'],
   ['--strategy ddp', 'got --strategy ddp and none'],
 ])('a run with %s can have no other ranks', async (flags, message) => {
   const job = await elasticJob(

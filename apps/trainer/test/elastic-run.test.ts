@@ -51,7 +51,7 @@ describe('train --elastic', { timeout: LONG_MS }, () => {
     run.child.kill('SIGINT');
     expect(await run.ended).toBe(130);
 
-    expect(joined.said).toMatch(/The job went on without this rank .*\. Joining again\./);
+    expect(joined.said).toMatch(/The job goes on without this rank .*\. Joining again\./);
     expect(joined.said).toContain('This rank has left; the job goes on.');
     const { steps } = run;
     expect(steps.map(({ step }) => step)).toEqual(steps.map((_, i) => i + 1)); // each once

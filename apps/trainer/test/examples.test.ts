@@ -36,7 +36,7 @@ const SMALL = '--steps 2 --batch 4 --seq 16 --device cpu --threads 1';
 const MORE: Readonly<Record<string, string>> = {
   train: `${SMALL} --transport memory --quiet`,
   generate: '--max-tokens 4 --device cpu --threads 1',
-  eval: '--seq 16 --max-tokens 4 --device cpu --threads 1',
+  eval: '--device cpu --threads 1',
   embed: '--device cpu --threads 1 --quiet',
 };
 
@@ -64,6 +64,11 @@ function small(line: string): string[] {
     ...data,
     ...saves,
     ...(MORE[name!] ?? '').split(' ').filter(Boolean),
+    ...(name !== 'eval'
+      ? []
+      : /--task (tools|exact)/.test(line)
+        ? ['--max-tokens', '4']
+        : ['--seq', '16']),
   ];
 }
 

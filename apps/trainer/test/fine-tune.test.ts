@@ -1,6 +1,6 @@
-// This test goes the whole way: a model is trained on chats, fine-tuned by adapters on two ranks
-// over sockets, merged and written as GGUF. In llama.cpp it then answers in the format that the
-// adapters learned.
+// Adapters in llama.cpp. The long run goes the whole way: a model is trained on chats, fine-tuned
+// by adapters on two ranks over sockets, merged and written as GGUF. In llama.cpp it then answers
+// in the format that the adapters learned.
 
 import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -94,71 +94,75 @@ const expected = (answer: Answer) =>
     Object.entries(SOUNDS).map(([animal, sound]) => [animal, answer(animal, sound)]),
   );
 
-it('a model goes from a config to an answer in llama.cpp', async () => {
-  const blank = join(folder, 'blank');
-  mkdirSync(blank);
-  const config = {
-    model_type: 'llama',
-    vocab_size: 512,
-    hidden_size: 96,
-    intermediate_size: 256,
-    num_hidden_layers: 2,
-    num_attention_heads: 4,
-    num_key_value_heads: 2,
-    max_position_embeddings: 128,
-    tie_word_embeddings: true,
-  };
-  writeFileSync(join(blank, 'config.json'), JSON.stringify(config));
-  for (const name of ['tokenizer.json', 'tokenizer_config.json']) {
-    copyFileSync(`${ROOT}tooling/tokenizer/${name}`, join(blank, name));
-  }
-  const plain = writeChats('plain.jsonl', [...chats(PLAIN), ...repeats]);
-  const out = join(folder, 'run');
-  await train(`--model ${blank} --data ${plain} --strategy single --steps 90 --out ${out}`);
-  mkdirSync(base);
-  for (const name of [
-    'config.json',
-    'model.safetensors',
-    'tokenizer.json',
-    'tokenizer_config.json',
-  ]) {
-    copyFileSync(join(out, 'model', name), join(base, name));
-  }
-  expect(await answersOf(base)).toEqual(expected(PLAIN));
+it.runIf(isLong)(
+  'a model goes from a config to an answer in llama.cpp',
+  async () => {
+    const blank = join(folder, 'blank');
+    mkdirSync(blank);
+    const config = {
+      model_type: 'llama',
+      vocab_size: 512,
+      hidden_size: 96,
+      intermediate_size: 256,
+      num_hidden_layers: 2,
+      num_attention_heads: 4,
+      num_key_value_heads: 2,
+      max_position_embeddings: 128,
+      tie_word_embeddings: true,
+    };
+    writeFileSync(join(blank, 'config.json'), JSON.stringify(config));
+    for (const name of ['tokenizer.json', 'tokenizer_config.json']) {
+      copyFileSync(`${ROOT}tooling/tokenizer/${name}`, join(blank, name));
+    }
+    const plain = writeChats('plain.jsonl', [...chats(PLAIN), ...repeats]);
+    const out = join(folder, 'run');
+    await train(`--model ${blank} --data ${plain} --strategy single --steps 90 --out ${out}`);
+    mkdirSync(base);
+    for (const name of [
+      'config.json',
+      'model.safetensors',
+      'tokenizer.json',
+      'tokenizer_config.json',
+    ]) {
+      copyFileSync(join(out, 'model', name), join(base, name));
+    }
+    expect(await answersOf(base)).toEqual(expected(PLAIN));
 
-  const tagged = writeChats('tagged.jsonl', chats(TAGGED));
-  const tuned = join(folder, 'tuned');
-  const losses = await train(
-    `--model ${base} --data ${tagged} --strategy fsdp --ranks 2 --transport ws --lora-rank 8 --lr 0.01 --steps 60 --out ${tuned}`,
-    await buildCommand(),
-  );
-  expect(losses.at(-1)!).toBeLessThan(0.1);
-  const before = readFileSync(join(base, 'model.safetensors'));
-  const merged = join(folder, 'merged');
-  const args = [
-    'merge',
-    '--model',
-    base,
-    '--adapter',
-    join(tuned, 'adapter'),
-    '--out',
-    merged,
-    '--quiet',
-  ];
-  expect(await runCli(args)).toEqual({ code: 0, out: '', err: '' });
-  expect(readFileSync(join(base, 'model.safetensors'))).toEqual(before);
-  expect(await answersOf(merged)).toEqual(expected(TAGGED));
+    const tagged = writeChats('tagged.jsonl', chats(TAGGED));
+    const tuned = join(folder, 'tuned');
+    const losses = await train(
+      `--model ${base} --data ${tagged} --strategy fsdp --ranks 2 --transport ws --lora-rank 8 --lr 0.01 --steps 60 --out ${tuned}`,
+      await buildCommand(),
+    );
+    expect(losses.at(-1)!).toBeLessThan(0.1);
+    const before = readFileSync(join(base, 'model.safetensors'));
+    const merged = join(folder, 'merged');
+    const args = [
+      'merge',
+      '--model',
+      base,
+      '--adapter',
+      join(tuned, 'adapter'),
+      '--out',
+      merged,
+      '--quiet',
+    ];
+    expect(await runCli(args)).toEqual({ code: 0, out: '', err: '' });
+    expect(readFileSync(join(base, 'model.safetensors'))).toEqual(before);
+    expect(await answersOf(merged)).toEqual(expected(TAGGED));
 
-  const lora = join(folder, 'mine-lora.gguf');
-  const apart = ['gguf', '--model', base, '--adapter', tuned, '--out', lora];
-  expect(await runCli(apart)).toMatchObject({
-    code: 0,
-    out: expect.stringContaining(`${lora}: adapters of 14 layers of a llama, rank 8, f32,`),
-  });
-  expect(await answersOfFile(`${base}.gguf`, lora)).toEqual(expected(TAGGED));
-  const modelfile = readFileSync(join(folder, 'mine-lora.Modelfile'), 'utf8');
-  expect(modelfile).toBe(`FROM ${base}\nADAPTER ./mine-lora.gguf\n`);
-}, 120_000);
+    const lora = join(folder, 'mine-lora.gguf');
+    const apart = ['gguf', '--model', base, '--adapter', tuned, '--out', lora];
+    expect(await runCli(apart)).toMatchObject({
+      code: 0,
+      out: expect.stringContaining(`${lora}: adapters of 14 layers of a llama, rank 8, f32,`),
+    });
+    expect(await answersOfFile(`${base}.gguf`, lora)).toEqual(expected(TAGGED));
+    const modelfile = readFileSync(join(folder, 'mine-lora.Modelfile'), 'utf8');
+    expect(modelfile).toBe(`FROM ${base}\nADAPTER ./mine-lora.gguf\n`);
+  },
+  120_000,
+);
 
 const SHAPE = {
   vocab_size: 512,

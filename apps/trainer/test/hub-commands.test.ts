@@ -69,7 +69,7 @@ const run = (line: string, options: Parameters<typeof runCli>[1] = {}) =>
     env: { HF_ENDPOINT: hub.endpoint, HF_HOME: folder, HF_HUB_OFFLINE: '' },
   });
 
-const SMALL = `--device cpu --transport memory --seq 32 --batch 2 --lora-rank 2 --cache ${keep}`;
+const SMALL = `--device cpu --data ${ROOT}tooling/reference/data/tiny/text.txt --transport memory --seq 32 --batch 2 --lora-rank 2 --cache ${keep}`;
 
 it('trains adapters beside a model by its name, and goes on beside the same commit', async () => {
   const commit = publish('first');

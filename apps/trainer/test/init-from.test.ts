@@ -69,6 +69,23 @@ describe('a run that begins with the weights of another', () => {
     expect(await losses(`${flags} ${ADAPTERS}`)).not.toEqual(expected);
   });
 
+  it('takes what a language model has learnt for preferences', async () => {
+    const pairs = join(folder, 'pairs.jsonl');
+    const line = { prompt: 'Call ', chosen: 'me', rejected: 'him' };
+    writeFileSync(pairs, `${JSON.stringify(line)}\n`.repeat(4));
+    const again = AGAIN.replace(OTHER, pairs).replace('--dropout 0.2', '--dropout 0');
+    const flags = `${FLAGS} ${again} --strategy single --task`;
+    const whole = await losses(`${flags} orpo --init-from ${run}`);
+    expect(whole).toEqual(await losses(`${flags} orpo --model ${run}`));
+    const dpo = `${flags} dpo --model ${run}`;
+    const begun = await runLine(`${dpo} ${ADAPTERS} --init-from ${tuned}`);
+    expect(lossesOf(begun)).toEqual(await losses(`${dpo} --adapter ${tuned}/adapter`));
+    // What the adapters have learnt already is no part of the reference.
+    expect(begun.steps[0]!.batchFigures!.margin).not.toBe(0);
+    const [first] = (await runLine(`${dpo} ${ADAPTERS}`)).steps;
+    expect(first!.batchFigures!.margin).toBe(0);
+  });
+
   it.each([
     [
       'of another shape',

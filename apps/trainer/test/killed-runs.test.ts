@@ -17,6 +17,7 @@ import { runLine, tinyFlags, told } from './support/tiny-run.js';
 // Each test starts several processes, one after the other.
 vi.setConfig({ testTimeout: 120_000 });
 
+const isLong = process.env.SHARDWEAVE_LONG === '1';
 let script: string;
 const root = newFolder();
 beforeAll(async () => {
@@ -25,7 +26,7 @@ beforeAll(async () => {
 
 describe('a run that is killed goes on bit for bit', () => {
   // The long test has all ways, with more moments of each.
-  const ways = WAYS.map((way, i) => [way, i] as const).filter(([, i]) => i >= 5);
+  const ways = WAYS.map((way, i) => [way, i] as const).filter(([, i]) => i >= 6);
   it.each(ways)('%s', async (way, i) => {
     const step = 3 + i;
     const at = i % 2 === 0 ? { savingFrom: step, numFiles: i % 3 } : { step };
@@ -33,7 +34,6 @@ describe('a run that is killed goes on bit for bit', () => {
   });
 
   // The second one runs among the long tests.
-  const isLong = process.env.SHARDWEAVE_LONG === '1';
   const own = [
     ['two-moons.mjs', '--strategy offload --slices 2', ''],
     [
@@ -51,23 +51,12 @@ describe('a run that is killed goes on bit for bit', () => {
 
 describe('a line with --resume auto, killed and given again, ends as if nobody had killed it', () => {
   // The long test has every moment over every transport.
-  it.concurrent.each([
-    ['ws', 'in its first millisecond'],
-    ['shm', 'as its first save is written'],
-  ] as const)('%s, %s', async (transport, moment) => {
-    const out = join(root, `life-${transport}-${moment.replaceAll(' ', '-')}`);
-    const flags = lifeFlags(root, out, transport);
-    await expectSameEnd(script, flags, { out, at: LIFE[moment], whole: await unkilled() });
+  it('ends so where it was killed as its first save was written, over shm', async () => {
+    const [out, unkilled] = [join(root, 'life-killed'), join(root, 'life-whole')];
+    await runCli(`train ${lifeFlags(root, unkilled, 'memory')}`.split(' '));
+    const options = { out, at: LIFE['as its first save is written'], whole: endOf(unkilled) };
+    await expectSameEnd(script, lifeFlags(root, out, 'shm'), options);
   });
-
-  /** Returns the end of a run in this process, which all are compared with. */
-  let whole: Promise<ReturnType<typeof endOf>> | undefined;
-  const unkilled = () => {
-    const out = join(root, 'life-whole');
-    const line = `train ${lifeFlags(root, out, 'memory')}`;
-    whole ??= runCli(line.split(' ')).then(() => endOf(out));
-    return whole;
-  };
 });
 
 /** Resolves to the exit code and everything that was printed. */
@@ -105,10 +94,12 @@ const lines = (out: string) =>
     .map((line) => JSON.parse(line) as { readonly step: number; readonly loss: number });
 
 describe('a run that is asked to stop', () => {
-  it.each([
+  // command.test.ts has a run that SIGTERM stops.
+  const SIGNALS = [
     ['SIGINT', 'ws', 130, 'Ctrl-C'],
     ['SIGTERM', 'shm', 143, 'SIGTERM'],
-  ] as const)(
+  ] as const;
+  it.each(SIGNALS.slice(0, isLong ? 2 : 1))(
     'a run stopped by %s over %s saves and says how it goes on',
     async (signal, transport, exit, by) => {
       const out = join(root, transport);
@@ -148,7 +139,7 @@ describe('a run that is asked to stop', () => {
   it('a run asked again, after it has answered, ends at once without a save', async () => {
     const out = join(root, 'again');
     // An injected delay makes steps so long that no machine ends one first.
-    const flags = `${tinyFlags(root)} --out ${out} --save-every 1000 --steps 100000 --inject-delay-ms 200`;
+    const flags = `${tinyFlags(root)} --out ${out} --save-every 1000 --steps 100000 --inject-delay-ms 100`;
     let isAsked = false;
     const { code, said } = await command(flags, (text, pid) => {
       if (!isAsked && /^step +1\//m.test(text)) {

@@ -46,7 +46,7 @@ const isLong = process.env.SHARDWEAVE_LONG === '1';
  * One rank takes all steps that PyTorch took. What several ranks and slices change shows in the
  * first: gathers, reductions, clipping, the optimizer's state and the schedule.
  */
-const FEW_STEPS = isLong ? 20 : 6;
+const FEW_STEPS = isLong ? 20 : 5;
 const CELLS = PRECISIONS.flatMap((precision) =>
   [2, 3, 4].flatMap((ranks, column) =>
     RESHARDING.flatMap((reshard, r) =>
@@ -95,8 +95,7 @@ describe('ddp', () => {
 
   it.each([
     '--ranks 3',
-    '--ranks 2 --checkpoint-activations',
-    ...(isLong ? ['--ranks 2', '--ranks 4'] : []),
+    ...(isLong ? ['--ranks 2', '--ranks 2 --checkpoint-activations', '--ranks 4'] : []),
   ])('%s', async (flags) => {
     const record = await runFew('cosine-fp32', inDdp(flags));
     expectReference(record, 'cosine-fp32', FEW_STEPS);
@@ -126,7 +125,8 @@ describe('ddp', () => {
     expect(own!.peakBytes.optimizer).toBeGreaterThan(1.9 * shard!.peakBytes.optimizer);
   });
 
-  it('fp16 that overflows skips the steps that PyTorch skips', async () => {
+  // In the short run fsdp does: the steps are skipped by what all strategies share.
+  it.runIf(isLong)('fp16 that overflows skips the steps that PyTorch skips', async () => {
     const record = await runFew('overflow-fp16', inDdp('--ranks 2'));
     expect(record.steps.filter((step) => step.skipped)).toHaveLength(2);
     expectReference(record, 'overflow-fp16', FEW_STEPS);
@@ -153,9 +153,12 @@ describe('offload', () => {
     expectReference(await offload('accum-fp32', flags), 'accum-fp32', FEW_STEPS);
   });
 
-  it.each(['cosine-bf16', 'cosine-fp16', 'overflow-fp16'])('%s', async (name) => {
-    expectReference(await offload(name, '--slices 2'), name, FEW_STEPS);
-  });
+  it.each(['cosine-fp16', ...(isLong ? ['cosine-bf16', 'overflow-fp16'] : [])])(
+    '%s',
+    async (name) => {
+      expectReference(await offload(name, '--slices 2'), name, FEW_STEPS);
+    },
+  );
 });
 
 describe('fsdp', () => {
@@ -214,7 +217,8 @@ describe('fsdp', () => {
     expect(reduceScatters(each)).toBe(2 * reduceScatters(once));
   });
 
-  it.each(isLong ? (['bf16', 'fp16'] as const) : (['fp16'] as const))(
+  // The short run has ddp's with gradients reduced in f32, bit for bit.
+  it.each(isLong ? (['bf16', 'fp16'] as const) : [])(
     '%s with gradients reduced in f32',
     async (precision) => {
       const name = `cosine-${precision}`;
@@ -223,7 +227,7 @@ describe('fsdp', () => {
     },
   );
 
-  it.each(['--strategy single', '--ranks 2', ...(isLong ? ['--ranks 3'] : [])])(
+  it.each(['--ranks 2', ...(isLong ? ['--strategy single', '--ranks 3'] : [])])(
     'fp16 that overflows skips the steps that PyTorch skips: %s',
     async (flags) => {
       const record = await runFew('overflow-fp16', flags.split(' '));

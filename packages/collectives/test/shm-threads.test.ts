@@ -77,30 +77,37 @@ async function runAll(
   return endings.map(({ result }) => result);
 }
 
-describe.each([
+/** Further tests below have registered memory, of which the whole suite takes as long again. */
+const SUITES = [
+  { worldSize: 3, memory: 'plain' },
   { worldSize: 2, memory: 'plain' },
   { worldSize: 3, memory: 'registered' },
-])('the conformance suite on $worldSize threads, $memory memory', ({ worldSize, memory }) => {
-  let workers: Worker[];
+];
 
-  beforeAll(() => {
-    workers = startAll(worldSize, { program: 'cases', isRegistered: memory === 'registered' });
-    running.length = 0; // The first case's cleanup must not end these threads.
-  });
+describe.each(process.env.SHARDWEAVE_LONG === '1' ? SUITES : SUITES.slice(0, 1))(
+  'the conformance suite on $worldSize threads, $memory memory',
+  ({ worldSize, memory }) => {
+    let workers: Worker[];
 
-  afterAll(async () => {
-    await Promise.all(workers.map((worker) => worker.terminate()));
-  });
-
-  const cases = conformanceCases.filter(({ worldSizes }) => worldSizes.includes(worldSize));
-  for (const { name } of cases) {
-    const reason = shmSkips[name];
-    const title = reason === undefined ? name : `${name} (${reason})`;
-    it.skipIf(reason !== undefined)(title, async () => {
-      expect(await runCase(workers, name)).toEqual(workers.map(() => undefined));
+    beforeAll(() => {
+      workers = startAll(worldSize, { program: 'cases', isRegistered: memory === 'registered' });
+      running.length = 0; // The first case's cleanup must not end these threads.
     });
-  }
-});
+
+    afterAll(async () => {
+      await Promise.all(workers.map((worker) => worker.terminate()));
+    });
+
+    const cases = conformanceCases.filter(({ worldSizes }) => worldSizes.includes(worldSize));
+    for (const { name } of cases) {
+      const reason = shmSkips[name];
+      const title = reason === undefined ? name : `${name} (${reason})`;
+      it.skipIf(reason !== undefined)(title, async () => {
+        expect(await runCase(workers, name)).toEqual(workers.map(() => undefined));
+      });
+    }
+  },
+);
 
 /** Runs a case on all threads. Each thread that asks for a handle gets one of the next job. */
 async function runCase(workers: readonly Worker[], name: string): Promise<unknown[]> {

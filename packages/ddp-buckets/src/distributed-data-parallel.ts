@@ -4,13 +4,13 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type GradScaler, Module, type Optimizer } from '@shardweave/nn';
-import { flatsOf, HELD, type HeldBy, requireModule } from '@shardweave/nn/flat';
+import { dealtGroups, flatsOf, HELD, type HeldBy, requireModule } from '@shardweave/nn/flat';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
 import { FLAG, LIST, type OptionRules, optional, whole } from '@shardweave/tensor-core/options';
 import { GradientSync } from './buckets/gradient-sync.js';
 import { PlanKeeper } from './buckets/plan-keeper.js';
 import { profiled } from './buckets/sync-cycle.js';
-import { groupCalls, SyncCycles } from './buckets/sync-cycles.js';
+import { SyncCycles } from './buckets/sync-cycles.js';
 import { WrappedParameters, type WrapperContext } from './buckets/wrapped-parameters.js';
 import { checkOptions } from './check-options.js';
 import { DdpConfigError, DdpStateError } from './errors.js';
@@ -189,7 +189,7 @@ export class DistributedDataParallel<
    */
   get groupCalls(): readonly (number | undefined)[] {
     const { gradientGroups } = this.#wrapper.options;
-    return gradientGroups === undefined ? [] : groupCalls(gradientGroups, this.processGroup);
+    return gradientGroups === undefined ? [] : dealtGroups(gradientGroups, this.processGroup);
   }
 
   /** The times of the last step that had a reduction. */

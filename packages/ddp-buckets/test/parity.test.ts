@@ -83,7 +83,9 @@ function gpt2(kind: 'adamw' | 'sgd', { isClipped = false } = {}) {
   });
 }
 
-describe.each([1, 3])('%i ranks, 20 AdamW steps in f32', (ranks) => {
+const isLong = process.env.SHARDWEAVE_LONG === '1';
+
+describe.each(isLong ? [1, 3] : [3])('%i ranks, 20 AdamW steps in f32', (ranks) => {
   const trainedBy = (wrapping: Wrapping) => trainAs(gpt2('adamw'), { ranks, wrap: wrapping });
   let replicated: readonly Trained[];
   beforeAll(async () => {
@@ -120,10 +122,13 @@ describe.each([1, 3])('%i ranks, 20 AdamW steps in f32', (ranks) => {
   });
 });
 
-it('4 ranks equal one process in the weights after 20 SGD steps, to 1e-6', async () => {
-  // The reference sums in f64, so that a remaining difference from one process comes from this
-  // package: this model amplifies f32's rounding of sums a hundredfold.
-  const backend = createReferenceBackend();
-  const alone = await trainAlone(gpt2('sgd'), { backend });
-  expectAsAlone(await trainAs(gpt2('sgd'), { ranks: 4, wrap: ddp(), backend }), alone, 1e-6);
-});
+it.runIf(isLong)(
+  '4 ranks equal one process in the weights after 20 SGD steps, to 1e-6',
+  async () => {
+    // The reference sums in f64, so that a remaining difference from one process comes from this
+    // package: this model amplifies f32's rounding of sums a hundredfold.
+    const backend = createReferenceBackend();
+    const alone = await trainAlone(gpt2('sgd'), { backend });
+    expectAsAlone(await trainAs(gpt2('sgd'), { ranks: 4, wrap: ddp(), backend }), alone, 1e-6);
+  },
+);

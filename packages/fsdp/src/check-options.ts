@@ -48,6 +48,7 @@ const RULES: OptionRules<FsdpOptions> = {
       holds: (value) =>
         FLAG.holds(value) || (Array.isArray(value) && value.every(isParameterGroup)),
     },
+    shardTrained: FLAG,
     syncModuleStates: FLAG,
     reshardAfterForward: FLAG,
     disableReshardOnRoot: FLAG,

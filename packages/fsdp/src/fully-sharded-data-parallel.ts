@@ -5,7 +5,7 @@
 
 import { PeerFailedError, type ProcessGroup } from '@shardweave/collectives';
 import { Module, resetParameters } from '@shardweave/nn';
-import { HELD, type HeldBy, requireModule } from '@shardweave/nn/flat';
+import { dealtGroups, HELD, type HeldBy, requireModule } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpError } from './errors.js';
@@ -13,13 +13,14 @@ import { heldByInstance } from './held/held-shards.js';
 import { innerModule } from './inner-module.js';
 import type { FsdpOptions } from './options.js';
 import { resolveOptions } from './resolve-options.js';
-import { BackwardHooks } from './tree/backward-hooks.js';
+import { dropBefore, gatherBefore } from './tree/backward-hooks.js';
 import { castInputs } from './tree/cast-inputs.js';
 import { Instance } from './tree/instance.js';
 import { OpenForward } from './tree/open-forward.js';
 import { ownerOf } from './tree/own-parameters.js';
 import type { TrainingState } from './tree/training-state.js';
 import { INSTANCE } from './tree/tree-instance.js';
+import { bareOf, unwrapTree } from './tree/unwrap-tree.js';
 import { groupCalls } from './unit/group-rounds.js';
 import type { ShardedUnit } from './unit/sharded-unit.js';
 import type { DivideFactors } from './unit/unit-gradient.js';
@@ -69,7 +70,6 @@ export class FullyShardedDataParallel<
    */
   readonly module: Inner;
   readonly #instance: Instance;
-  readonly #hooks: BackwardHooks;
   /**
    * The last error of a forward that the other ranks have been told of, so that `call` does not
    * tell them twice.
@@ -87,7 +87,6 @@ export class FullyShardedDataParallel<
     const resolved = resolveOptions(options);
     const name = options.name ?? 'fsdp';
     this.#instance = new Instance({ wrapper: this, module, name, options: resolved });
-    this.#hooks = new BackwardHooks(this.#instance);
     this[INSTANCE] = this.#instance;
   }
 
@@ -153,11 +152,15 @@ export class FullyShardedDataParallel<
   /**
    * With gradientGroups, the group that each of a step's calls runs on this rank, in order;
    * undefined stands for an empty call, of no rows, which takes part and gives nothing. All ranks
-   * make as many: 8 groups over 3 ranks are 0, 3, 6 and 1, 4, 7 and 2, 5, undefined.
+   * make as many: 8 groups over 3 ranks are 0, 3, 6 and 1, 4, 7 and 2, 5, undefined, and with
+   * `shardTrained: false` 0, 1, 2 and 3, 4, 5 and 6, 7, undefined.
    */
   get groupCalls(): readonly (number | undefined)[] {
-    const { gradientGroups } = this.#instance.options;
-    return gradientGroups === undefined ? [] : groupCalls(gradientGroups, this.processGroup);
+    const { gradientGroups, shardTrained } = this.#instance.options;
+    if (gradientGroups === undefined) {
+      return [];
+    }
+    return (shardTrained ? groupCalls : dealtGroups)(gradientGroups, this.processGroup);
   }
 
   /** This instance and those nested below it, outer first. */
@@ -196,12 +199,12 @@ export class FullyShardedDataParallel<
       const { tree, isOutermost } = opened;
       opened.begin();
       await opened.unshard();
-      this.#hooks.dropBefore(args, tree);
+      dropBefore(instance, args, tree);
       const output = await this.module.call(...castInputs(args, instance));
       endForward();
       instance.reshard();
       instance.shared.reshard();
-      opened.noteUse(this.#hooks.gatherBefore(output, tree));
+      opened.noteUse(gatherBefore(instance, output, tree));
       if (isOutermost) {
         await tree.endForward();
       }
@@ -328,6 +331,20 @@ export class FullyShardedDataParallel<
   /** @throws {FsdpStateError} unless the instance is in one of `states` */
   assertState(...states: readonly TrainingState[]): void {
     this.#instance.activity.expect('assertState', states);
+  }
+
+  /**
+   * Frees gradients, shards and what is gathered, and gives the module back, to be wrapped again in
+   * a group of other ranks: how a job goes on without ranks that it lost. Trained parameters keep
+   * their values, and an optimizer its state. Frozen ones have none any more: load them after
+   * wrapping. It sends nothing, so a job that has failed does no harm. This wrapper and those
+   * inside are of no use afterwards. Root only.
+   * @throws {FsdpStateError} inside forward, backward or summonFullParams, and where trained
+   * parameters are sharded; see the option shardTrained
+   */
+  unwrap(): Inner {
+    unwrapTree(this.#instance);
+    return bareOf(this.#instance) as Inner;
   }
 
   protected override releaseOwned(): void {

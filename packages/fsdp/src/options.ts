@@ -24,6 +24,13 @@ export interface FsdpOptions extends ResidenceOptions {
    */
   readonly processGroupReduceScatter?: 'default' | 'reduceScatter' | ProcessGroup;
   /**
+   * false: each rank holds the trained parameters whole, with their gradients and optimizer state,
+   * and adds gradients up by all-reduces, as data parallelism does; only frozen ones are sharded
+   * (adapters beside a base). Not with replicateGroup, nor with what rests off the device. All
+   * instances of a tree have the same. Default true.
+   */
+  readonly shardTrained?: boolean;
+  /**
    * Hybrid sharding: the ranks that hold the same shard, one in each replica of processGroup.
    * Reduced gradients are then added up over this group too.
    */

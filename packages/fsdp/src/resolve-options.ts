@@ -67,12 +67,14 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
   const { numRanks } = groups;
   const { gradientGroups } = options;
   requireGroups(options);
+  requireSharding(options);
   const numParts = gradientGroups ?? numRanks;
   const predivide = options.gradientPredivideFactor ?? defaultPredivide(numParts);
   const reducesInF32 = options.fp32ReduceScatter === true || gradientGroups !== undefined;
   const bucketCapMb = options.bucketCapMb ?? DEFAULT_BUCKET_CAP_MB;
   return {
     groups,
+    shardTrained: options.shardTrained ?? true,
     flattenParameters: options.flattenParameters ?? true,
     syncModuleStates: options.syncModuleStates ?? true,
     reshardAfterForward: options.reshardAfterForward ?? true,
@@ -120,6 +122,21 @@ function requireGroups({
     throw new FsdpConfigError(
       `fsdp: expected no gradientGroups, got ${gradientGroups} with ${other}.`,
     );
+  }
+}
+
+/** @throws {FsdpConfigError} for options that do not go with shardTrained: false */
+function requireSharding(options: FsdpOptions): void {
+  const { shardTrained = true, replicateGroup, offloadConfig } = options;
+  const isOff = options.moveParamsToCpu === true || options.moveGradsToCpu === true;
+  const other =
+    replicateGroup !== undefined
+      ? 'replicateGroup: all ranks of processGroup are replicas of what is trained'
+      : isOff || offloadConfig !== undefined
+        ? 'moveParamsToCpu, moveGradsToCpu or offloadConfig: what is trained rests whole on the device'
+        : undefined;
+  if (!shardTrained && other !== undefined) {
+    throw new FsdpConfigError(`fsdp: expected no shardTrained: false, got it with ${other}.`);
   }
 }
 

@@ -38,7 +38,7 @@ async function bench(rank: Rank, capBytes: number, mostBytes = Infinity): Promis
     const onReduced = ([bytes]: readonly Uint8Array[]) => {
       results.push({ name, values: new Float32Array(bytes!.slice().buffer) });
     };
-    bucketer.add({ name, whole, worldSize, links, isBucketed, onReduced });
+    bucketer.add({ name, whole, worldSize, isWhole: false, links, isBucketed, onReduced });
     whole.release();
   };
   return { bucketer, links, results, add };
@@ -216,7 +216,15 @@ it('a read that fails after a reset ends no process', async () => {
     const whole = filled(rank.device, 1, 1, 2, 0);
     whole.read = () => Promise.reject(new Error('the device is lost'));
     const onReduced = () => undefined;
-    bucketer.add({ name: 'a', whole, worldSize: 1, links, isBucketed: true, onReduced });
+    bucketer.add({
+      name: 'a',
+      whole,
+      worldSize: 1,
+      isWhole: false,
+      links,
+      isBucketed: true,
+      onReduced,
+    });
     whole.release();
     bucketer.reset(); // A failed backward does this.
     await new Promise((resolve) => setImmediate(resolve));

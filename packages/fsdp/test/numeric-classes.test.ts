@@ -82,9 +82,10 @@ it('a shard of several parts is made equal in all of them', async () => {
 const NUDGE = 1 + 2 ** -10;
 
 describe('replicas of two classes', () => {
-  it.each([1, 2])(
-    "have one norm, and the first one's weights when told to: %i shards",
-    async (shards) => {
+  it.each([1, 2, 'no'] as const)(
+    "have one norm, and the first one's weights when told to: %s shards",
+    async (kind) => {
+      const shards = kind === 'no' ? 1 : kind;
       const groups = createMemoryGroup(2 * shards);
       const found = await Promise.all(
         groups.map(async (group, rank) => {
@@ -92,10 +93,12 @@ describe('replicas of two classes', () => {
           const device = new Device(isFirst ? await sharedBackend() : createReferenceBackend());
           const model = new FullyShardedDataParallel<[Tensor], Tensor>(
             new Linear(device, { inFeatures: 16, outFeatures: 4 }),
-            {
-              processGroup: await group.split(Math.floor(rank / shards)),
-              replicateGroup: await group.split(rank % shards),
-            },
+            kind === 'no'
+              ? { processGroup: group, shardTrained: false }
+              : {
+                  processGroup: await group.split(Math.floor(rank / shards)),
+                  replicateGroup: await group.split(rank % shards),
+                },
           );
           const optimizer = new Sgd(model.parameters(), { lr: 1 });
           const logits = await model.call(device.full([1, 16], 0.5));

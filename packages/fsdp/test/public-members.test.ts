@@ -25,6 +25,7 @@ const SHOWN = [
   'toString',
   'trainingState',
   'units',
+  'unwrap',
 ] as const;
 
 it('has the members that programs call, and no others', () => {

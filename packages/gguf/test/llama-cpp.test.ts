@@ -40,6 +40,7 @@ const OFF = { f32: 1e-4, f16: 0.05, bf16: 0.5, q8_0: 1.5 };
 const GELU_TABLE = 0.01;
 const WITH_GELU = ['gpt2', 'gemma3'];
 
+const isLong = process.env.SHARDWEAVE_LONG === '1';
 const require = createRequire(import.meta.url);
 const folder = newFolder();
 const llama = await openLlama();
@@ -152,10 +153,11 @@ it.each([
 );
 
 // These are the whole vocabularies of published models, with tiny weights.
-describe.each([
+const PUBLISHED = [
   ['llama3_1', 128_256],
   ['qwen3', 151_936],
-] as const)('the tokenizer of %s', (name, vocabSize) => {
+] as const;
+describe.each(PUBLISHED.slice(0, isLong ? 2 : 1))('the tokenizer of %s', (name, vocabSize) => {
   it('has the same tokens in llama.cpp', async () => {
     const { texts, state } = bareModel(vocabSize);
     const file = (of: string) =>

@@ -5,6 +5,7 @@ export { FlatGradient, type FlatGradientOptions } from './flat/flat-gradient.js'
 export { type FlatLeaf, FlatParameter, type FlatParameterOptions } from './flat/flat-parameter.js';
 export type { FlatLoad, FullCopy, FullCopyOptions } from './flat/full-copy.js';
 export {
+  dealtGroups,
   type GroupCall,
   GroupSums,
   type GroupSumsOptions,

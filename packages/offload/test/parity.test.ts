@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { begin, losses, type Run, tokens } from './support/training.js';
 
-const STEPS = 20;
+const STEPS = process.env.SHARDWEAVE_LONG === '1' ? 20 : 8;
 
 let backend: Backend;
 beforeAll(async () => {

@@ -13,6 +13,7 @@ import {
   type WebGpuBackend,
 } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { halvesInTurns } from '../../../tooling/test-kit/first-of-each.ts';
 import { foldTexts } from './support/fast-math.js';
 import {
   Bench,
@@ -34,9 +35,10 @@ import {
 const SMALL_BINDING = 48 * 1024;
 /**
  * Each kernel of attention for hardware takes a second or two to compile, so only some of its cases
- * run: few and many rows loaded by elements, and rows loaded by vectors with documents and dropout.
+ * run: few and many rows loaded by elements. Rows loaded by vectors, documents and dropout run
+ * among the long tests.
  */
-const SOME_TILES = /f32 \[1, 1\/1, \d+\/\d+, [48]\] (?!documents)|isAligned.* p 0.3/;
+const SOME_TILES = /f32 \[1, 1\/1, \d+\/\d+, [48]\] (?!documents)/;
 
 /** The time of a case whose kernels take long to compile, by a cold cache and other programs. */
 const COMPILED_MS = 600_000;
@@ -47,13 +49,18 @@ const FEW_FLOPS = 50_000;
 describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
   const small = kernelCases();
   const all = [...small, ...manyKernelCases()];
-  describe.each<{ name: string; options: Options; cases: ConformanceCase[] }>([
-    { name: "the device's own limits", options: {}, cases: all },
+  const some = (cases: readonly ConformanceCase[]) => (isLong ? cases : halvesInTurns(cases));
+  describe.each<{ name: string; options: Options; cases: readonly ConformanceCase[] }>([
+    { name: "the device's own limits", options: {}, cases: some(all) },
     {
       name: 'bindings of 48 KiB',
       options: { maxBindingBytes: SMALL_BINDING },
-      // Cases that fit the binding would run the same kernels as without the limit.
-      cases: small.filter(({ largestBytes }) => isLong || (largestBytes?.() ?? 0) > SMALL_BINDING),
+      // Cases that fit the binding would run the same kernels as without the limit. In 16 bits rows
+      // are cut as in f32.
+      cases: small.filter(
+        ({ name, largestBytes }) =>
+          isLong || (!/\bb?f16\b/.test(name) && (largestBytes?.() ?? 0) > SMALL_BINDING),
+      ),
     },
     {
       name: 'the products for hardware',

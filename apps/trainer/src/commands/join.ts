@@ -1,22 +1,30 @@
 // The command `join`: takes part in an elastic job that another command leads, until it is done.
 
 import { resolve } from 'node:path';
+import { JoinError } from '@shardweave/collectives';
 import { joinElastic, type Member, MembershipError } from '@shardweave/collectives/elastic';
 import { absoluteData } from '../data/data-parts.js';
 import { headOf } from '../data/known-labels.js';
 import { prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory, TokenCache } from '../data/token-cache.js';
-import { SignalError, UsageError } from '../errors.js';
+import { SignalError, TrainerError, UsageError } from '../errors.js';
 import { flag, needed, type ValuesOf } from '../flags/flag.js';
 import { data, devices, file, filledText, threads } from '../flags/flag-kinds.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
-import { addressOf, SECRET_VARIABLE } from '../launch/run-elastic.js';
+import { addressOf, SECRET_VARIABLE, withoutRank } from '../launch/run-elastic.js';
 import { DeviceHost } from '../rank/device-host.js';
 import { runMember } from '../rank/elastic/run-member.js';
 import type { ModelSource, PreparedRun, RunConfig } from '../run-config.js';
 import type { CommandContext } from './cli-command.js';
 import { defineCommand, QUIET } from './define-command.js';
 import { noteJoined } from './joined.js';
+
+/** The time for the first answer of a job. */
+const FIRST_MS = 30_000;
+/** The time for which a rank that was cut off tries to come again. */
+const AGAIN_MS = 10 * 60_000;
+/** The ends of a part in a job after which a rank may come again. */
+const COMES_AGAIN = ['fenced', 'alone'];
 
 const FLAGS = {
   address: needed(filledText, ['<HOST:PORT>', 'where the job is led, as it has printed']),
@@ -65,7 +73,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
       `join: expected HOST:PORT, got ${flags.address}. Give what the job has printed.`,
     );
   }
-  if (secret === undefined) {
+  if (!secret) {
     throw new UsageError(
       `join: the secret of the job is not given. Set ${SECRET_VARIABLE} as the job has printed it.`,
     );
@@ -76,8 +84,9 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   await using _noted = await noteJoined(flags.address, env, leave);
   await using devices = new DeviceHost();
   const say = (text: string) => void (flags.quiet || out.write(`${text}\n`));
-  for (;;) {
-    const member = await joinElastic({ rendezvous: { host, port }, secret });
+  const options = { rendezvous: { host, port }, secret };
+  for (let joinTimeoutMs = FIRST_MS; ; joinTimeoutMs = AGAIN_MS) {
+    const member = await joinElastic({ ...options, joinTimeoutMs }).catch(explain);
     try {
       const config = await configOf(member, flags, context);
       const reached = await runMember(member, {
@@ -93,12 +102,26 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
       say(reached === undefined ? left : `The job is done after step ${reached.step}.`);
       return 0;
     } catch (error) {
-      if (!(error instanceof MembershipError) || error.kind !== 'fenced' || interrupt.asked) {
-        throw error;
+      const isCutOff = error instanceof MembershipError && COMES_AGAIN.includes(error.kind);
+      if (!isCutOff || interrupt.asked) {
+        return explain(error);
       }
-      say(`The job went on without this rank (${error.reason}). Joining again.`);
+      // It was stopped or cut off, as by a lid that was closed.
+      say(`The job goes on without this rank (${error.reason}). Joining again.`);
     }
   }
+}
+
+/** @throws {TrainerError} for what only the other end can change */
+function explain(error: unknown): never {
+  if (error instanceof JoinError) {
+    const hint =
+      'Look whether the job runs, and at the address and the secret that it has printed.';
+    throw new TrainerError(`join: ${withoutRank(error.message)} ${hint}`, { cause: error });
+  }
+  throw error instanceof MembershipError
+    ? new TrainerError(`join: ${error.message}`, { cause: error })
+    : error;
 }
 
 /** The run of a job, with data, model and device as they are here. */

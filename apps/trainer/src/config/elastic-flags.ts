@@ -58,6 +58,11 @@ function refuse({ strategy, transport, task, out, ...flags }: Flags): void {
   if (strategy !== 'ddp') {
     return;
   }
+  if (flags.listen !== undefined && /^(0\.0\.0\.0|\[?::\]?)(:\d+)?$/.test(flags.listen)) {
+    throw new UsageError(
+      `--listen ${flags.listen}: expected the address by which other machines reach this one, which its ranks tell them. Give one that hostname -I shows.`,
+    );
+  }
   if (transport === 'shm') {
     say('--transport shm', 'its memory is cut for a number of ranks. Leave --transport out.');
   }

@@ -3,27 +3,10 @@
 
 import { Environment, Interpreter, parse, tokenize } from '@huggingface/jinja';
 import { UsageError } from '../errors.js';
+import type { ChatMessage, Conversation } from './conversation.js';
+import { inWordsOf } from './tool-words.js';
 
-/**
- * One message of a conversation. Templates read further fields, such as `tool_calls`, with which
- * there may be no content.
- */
-export interface ChatMessage {
-  readonly role: string;
-  readonly content: string | null;
-  readonly [field: string]: unknown;
-}
-
-/** A conversation, and all that a template reads beside its messages. */
-export interface Conversation {
-  readonly messages: readonly ChatMessage[];
-  /** The places of answers that are no targets. */
-  readonly unlearnt?: ReadonlySet<number>;
-  /** Variables of the template, such as `tools`. */
-  readonly values?: Readonly<Record<string, unknown>>;
-  /** What else stood beside the messages; it is an error where the template would read it. */
-  readonly others?: Readonly<Record<string, unknown>>;
-}
+export type { ChatMessage, Conversation } from './conversation.js';
 
 /** A part of a conversation's text. */
 export interface ChatPart {
@@ -57,12 +40,15 @@ const DAY: Readonly<Record<string, string>> = {
 export class ChatTemplate {
   readonly #program: ReturnType<typeof parse>;
   readonly #options: ChatTemplateOptions;
+  /** The text of the template. */
+  readonly text: string;
 
   /** @throws {Error} of the library, where the text is not a template */
   constructor(text: string, options: ChatTemplateOptions) {
     // The library reads over {% generation %}, and answers are found by rendering.
     this.#program = parse(tokenize(text, { lstrip_blocks: true, trim_blocks: true }));
     this.#options = options;
+    this.text = text;
   }
 
   /**
@@ -108,7 +94,7 @@ export class ChatTemplate {
    * says, or does not begin an answer as it asks for it
    */
   documents(conversation: Conversation): ChatPart[][] {
-    return withContent(conversation, (own) => this.#documents(own));
+    return withContent(inWordsOf(this, conversation), (own) => this.#documents(own));
   }
 
   /**
@@ -117,7 +103,7 @@ export class ChatTemplate {
    * @throws {UsageError} as documents
    */
   question(conversation: Conversation, i: number): { readonly asked: string; answer: string } {
-    return withContent(conversation, (own) => {
+    return withContent(inWordsOf(this, conversation), (own) => {
       const { asked, text } = this.#answered(own, i);
       return { asked, answer: this.#withoutTail(text).slice(asked.length) };
     });

@@ -3,12 +3,10 @@
 
 import { readFileSync } from 'node:fs';
 import type { ChatMessage, ChatTemplate, Conversation } from '../data/chat-template.js';
+import { toolValues } from '../data/tool-words.js';
 import { UsageError } from '../errors.js';
 import { describeSystemError } from '../system-error.js';
 import type { GenerateFlags } from './generate-flags.js';
-
-/** The variables in which templates look for tools: SmolLM3 has one of its own. */
-const TOOL_VARIABLES = ['tools', 'xml_tools'];
 
 export class Briefing {
   readonly messages: readonly ChatMessage[];
@@ -31,15 +29,13 @@ export class Briefing {
         "--system: the model's chat template writes nothing of a system message. Say it in the first line of the conversation.",
       );
     }
-    const name = TOOL_VARIABLES.find(
-      (variable) => tools && chat.render(asked, { values: { [variable]: tools } }) !== bare,
-    );
-    if (tools !== undefined && name === undefined) {
+    const values = tools && toolValues(chat, asked, { tools });
+    if (tools !== undefined && values === undefined) {
       throw new UsageError(
         `--tools ${path}: the model's chat template writes nothing of tools, so the model would not know them. Say in --system what it may call, or give another chat_template.jinja.`,
       );
     }
-    this.values = name === undefined ? {} : { [name]: tools };
+    this.values = values ?? {};
   }
 }
 

@@ -3,7 +3,12 @@
 // hears of a step twice it tells once.
 
 import { randomBytes } from 'node:crypto';
-import { type CoordinatorChange, serveElastic } from '@shardweave/collectives/elastic';
+import {
+  type CoordinatorChange,
+  type Departure,
+  serveElastic,
+} from '@shardweave/collectives/elastic';
+import { UsageError } from '../errors.js';
 import type { MembersTold, RankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
 import type { ElasticPlace } from './messages.js';
@@ -15,6 +20,8 @@ import { DONE_MS, deferred, endAll, type RankHost, STOP_MS, watchRank } from './
 export const SECRET_VARIABLE = 'SHARDWEAVE_JOB_SECRET';
 
 const LOOPBACK = '127.0.0.1';
+/** The least length of a secret, which nobody should guess. */
+const LEAST_SECRET = 16;
 
 export interface RunElasticOptions extends RunProcessesOptions {
   /** Called with what a person should know besides. */
@@ -29,13 +36,24 @@ export async function runElastic(config: PreparedRun, options: RunElasticOptions
   options.signal.throwIfAborted();
   const max = config.maxRanks!;
   const [host, port] = addressOf(config.listen);
-  const known = process.env[SECRET_VARIABLE];
+  const known = process.env[SECRET_VARIABLE] || undefined;
   const secret = known ?? randomBytes(16).toString('hex');
+  if (secret.length < LEAST_SECRET) {
+    throw new UsageError(
+      `${SECRET_VARIABLE}: expected at least ${LEAST_SECRET} characters, got ${secret.length}. Leave it out, and the job makes one.`,
+    );
+  }
   const ranks = new ElasticRanks(config, options);
   const server = await serveElastic({
     ...{ min: config.minRanks!, max, secret, address: host, port },
     about: JSON.stringify(config),
     onChange: (change) => ranks.onChange(change),
+  }).catch((cause: Error) => {
+    const why = withoutRank(cause.message).replace(/ Take one.*$/, '');
+    throw new UsageError(
+      `--listen ${host}${port === 0 ? '' : `:${port}`}: ${why} Give an address of this machine, and a port that is free.`,
+      { cause },
+    );
   });
   const how = known === undefined ? `${SECRET_VARIABLE}=${secret} ` : '';
   options.onNote?.(`join with  ${how}shardweave join ${host}:${server.port}`);
@@ -48,6 +66,11 @@ export async function runElastic(config: PreparedRun, options: RunElasticOptions
     await ranks.end();
     await server.close(why);
   }
+}
+
+/** What a joiner says, without the rank that it does not have. */
+export function withoutRank(message: string): string {
+  return message.replace(/^rank \S+ join: /, '');
 }
 
 /** The host and port of `--listen`. */
@@ -178,32 +201,35 @@ class ElasticRanks {
   }
 }
 
-/** Who has come and gone since the epoch before, of which a line is told when the next one runs. */
+/** What is told of each epoch but the first one: who is new in it, and who has gone. */
 class MemberChanges {
-  #came = 0;
-  #left = 0;
-  #reasons: string[] = [];
+  readonly #gone = new Map<number, Departure>();
   #epoch = 0;
+  #members: readonly number[] = [];
 
   /** What is to be told; undefined while no other epoch runs, and for the first one. */
-  add({ phase, epoch, members, step, came, gone }: CoordinatorChange): MembersTold | undefined {
-    this.#came += came.length;
-    this.#left += gone.filter(({ how }) => how === 'left').length;
-    this.#reasons.push(...gone.flatMap(({ how, reason }) => (how === 'left' ? [] : [reason])));
+  add({ phase, epoch, members, step, gone }: CoordinatorChange): MembersTold | undefined {
+    for (const departure of gone) {
+      this.#gone.set(departure.id, departure);
+    }
     if (phase !== 'running' || epoch === this.#epoch) {
       return undefined;
     }
+    const before = this.#members;
     const isFirst = this.#epoch === 0;
-    const [cameSince, left, reasons] = [this.#came, this.#left, this.#reasons];
-    this.#came = 0;
-    this.#left = 0;
-    this.#reasons = [];
+    this.#members = members;
     this.#epoch = epoch;
-    return isFirst
-      ? undefined
-      : {
-          ...{ epoch, ranks: members.length, step: step ?? 0, came: cameSince, left, reasons },
-          lost: reasons.length,
-        };
+    const departures = before
+      .filter((id) => !members.includes(id))
+      .map((id) => this.#gone.get(id) ?? { how: 'lost', reason: 'it has gone' });
+    const lost = departures.filter(({ how }) => how !== 'left');
+    const told = {
+      ...{ epoch, ranks: members.length, step: step ?? 0 },
+      came: members.filter((id) => !before.includes(id)).length,
+      left: departures.length - lost.length,
+      lost: lost.length,
+      reasons: lost.map(({ reason }) => reason),
+    };
+    return isFirst ? undefined : told;
   }
 }

@@ -199,7 +199,7 @@ export async function runSteps(
   let current = 0;
   let saveWaitMs: number | undefined;
   const from = fromOf(resumed, config);
-  await counter.pause(() => findRunReferences(run, from?.step ?? 0));
+  await counter.pause(() => findRunReferences(run, { from: from?.step ?? 0, numericClass }));
   if (from === undefined && strategy.objective instanceof OwnObjective) {
     const { objective } = strategy;
     const ratio = await counter.pause(() => halvesRatio({ ...parts, data: train }, objective));

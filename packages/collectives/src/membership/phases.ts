@@ -55,7 +55,10 @@ function isAwaiting<Address>(job: JobState<Address>, nowMs: number): boolean {
     const limitMs = lostMs === undefined ? graceMs : suspectMs;
     const sinceMs = Math.max(lostMs ?? 0, job.stage.sinceMs);
     if (seat.edge === undefined && job.deadlines.isPast(sinceMs + limitMs, nowMs)) {
-      const reason = `it did not stop within ${limitMs} ms`;
+      const reason =
+        lostMs === undefined
+          ? `it did not stop within ${limitMs} ms`
+          : 'it is stopped or cut off, and showed no sign of life';
       job.giveUp(seat, { how: 'fenced', reason }, nowMs);
     } else {
       isAwaited ||= !isReady(seat);

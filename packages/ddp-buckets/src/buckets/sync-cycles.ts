@@ -1,7 +1,6 @@
 // Begins and ends the cycles of a wrapper's reduced backwards. It counts them, so that ranks can
 // compare which one they are in, and knows what each agrees on with the other ranks.
 
-import { dealLeaves } from '@shardweave/dtypes/tree';
 import { GroupSums } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { DdpStateError } from '../errors.js';
@@ -43,7 +42,11 @@ export class SyncCycles {
   constructor(wrapper: WrapperContext, keeper: PlanKeeper) {
     this.#wrapper = wrapper;
     this.keeper = keeper;
-    this.groups = groupSumsOf(wrapper);
+    const { device, lanes, options } = wrapper;
+    const { gradientGroups: groups } = options;
+    const { isDry } = device.backend;
+    this.groups =
+      groups === undefined ? undefined : GroupSums.dealt(groups, lanes.group, { isDry });
   }
 
   /**
@@ -207,27 +210,4 @@ export class SyncCycles {
 /** The version of the values that a step changes. */
 function versionOf({ piece, storage }: Tensor): number {
   return (piece?.flat.storage ?? storage).version;
-}
-
-/** The groups of a step that each of its calls runs on a rank; undefined: an empty call. */
-export function groupCalls(
-  groups: number,
-  { rank, worldSize }: { readonly rank: number; readonly worldSize: number },
-): (number | undefined)[] {
-  const counts = dealLeaves(groups, worldSize);
-  const first = counts.slice(0, rank).reduce((sum, count) => sum + count, 0);
-  return Array.from({ length: counts[0]! }, (_, call) =>
-    call < counts[rank]! ? first + call : undefined,
-  );
-}
-
-function groupSumsOf({ options, lanes, device }: WrapperContext): GroupSums<Bucket> | undefined {
-  const { gradientGroups: groups } = options;
-  if (groups === undefined) {
-    return undefined;
-  }
-  const arrivals = groupCalls(groups, lanes.group).map((group) =>
-    group === undefined ? [] : [{ first: group, end: group + 1 }],
-  );
-  return new GroupSums({ groups, arrivals, isDry: device.backend.isDry });
 }

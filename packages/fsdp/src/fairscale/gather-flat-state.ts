@@ -68,7 +68,7 @@ async function gatherShards(
 ): Promise<Uint8Array | undefined> {
   const shard = own ?? new Uint8Array(layout.shardLength * F32_BYTES);
   const identity = callIdentity(operation, name);
-  return group.worldSize === 1
+  return layout.worldSize === 1
     ? shard
     : gatherToFirst(group, shard, { dtype: 'f32', tag: name, identity });
 }

@@ -249,9 +249,9 @@ function shardOf(
   { state }: OptimizerStateDict<unknown>,
   names: ReadonlyMap<Tensor, string>,
 ): FlatStateBytes | undefined {
-  const { layout, group } = unit;
+  const { layout, shardIndex } = unit;
   const members = unit.parameters.map(({ tensor }, index) => {
-    return { ...pieceOf(layout, index, group.rank), entry: state.get(names.get(tensor)!) };
+    return { ...pieceOf(layout, index, shardIndex), entry: state.get(names.get(tensor)!) };
   });
   const shard = joinMembers(members, layout.shardLength);
   // A rank whose part is all padding, or was never stepped, has no state.

@@ -62,9 +62,9 @@ export function localMetadataDict(fsdp: FullyShardedDataParallel): ShardMetadata
       continue;
     }
     const instance = instanceOf(module);
-    for (const { flat, layout, parameters, group } of instance.units) {
-      const { shardLength, elementCount, offsets } = layout;
-      const owned = Math.min(Math.max(elementCount - group.rank * shardLength, 0), shardLength);
+    for (const { flat, layout, parameters, shardIndex: rank } of instance.units) {
+      const { shardLength, elementCount, offsets, worldSize } = layout;
+      const owned = Math.min(Math.max(elementCount - rank * shardLength, 0), shardLength);
       flats.push({
         key: flatKey(flats.length),
         path,
@@ -74,8 +74,8 @@ export function localMetadataDict(fsdp: FullyShardedDataParallel): ShardMetadata
         offsets,
         elementCount,
         padding: shardLength - owned,
-        rank: group.rank,
-        worldSize: group.worldSize,
+        rank,
+        worldSize,
         isLocal: instance.isLocalTo(root),
       });
     }

@@ -119,7 +119,7 @@ async function dismiss(
   { unit, storage, numChanges }: Summoned,
   options: { readonly isKept: boolean },
 ): Promise<void> {
-  const { values, full, flat, group } = unit;
+  const { values, full, flat, shardIndex } = unit;
   const written = storage.changes.runsSince(numChanges);
   storage.changes.unwatch();
   if (values.isEncoded) {
@@ -131,9 +131,9 @@ async function dismiss(
   let read: Promise<Uint8Array> | undefined;
   if (options.isKept && values.home?.holdsState) {
     const { byteLength } = flat.storage;
-    read = storage.read(group.rank * byteLength, byteLength);
+    read = storage.read(shardIndex * byteLength, byteLength);
   } else if (options.isKept) {
-    const mine = storage.view(group.rank * flat.size, flat.size);
+    const mine = storage.view(shardIndex * flat.size, flat.size);
     flat.device.backend.run('cast', { x: mine, out: flat.view() });
     flat.storage.markWritten(BY, []);
     full.storage.markOutdated(BY, written);

@@ -79,6 +79,9 @@ async function atRest(roots: readonly Instance[], call: HeldCall): Promise<AtRes
     const local = root.instances().filter((instance) => instance.isLocalTo(root));
     const own = new Set(local.flatMap(({ units }) => units));
     for (const { unit, suffix, isWriting } of keyed) {
+      if (by === 'gradients' && isLeftOut(root, unit)) {
+        continue;
+      }
       const isShared = !own.has(unit);
       parts.push({ ...partOf(root, unit, call), suffix, isWriting, isShared });
     }
@@ -95,7 +98,7 @@ async function atRest(roots: readonly Instance[], call: HeldCall): Promise<AtRes
 }
 
 function ranksOf(root: Instance): HeldRanks {
-  const { groups } = root.options;
+  const { groups, shardTrained } = root.options;
   const { processGroup, isFirstRank, isFirstReplica } = groups;
   return {
     isAlone: groups.numRanks === 1,
@@ -107,6 +110,11 @@ function ranksOf(root: Instance): HeldRanks {
     agreeOnText: (operation, make) => agreeOnText(root, operation, make),
     attempt: (operation, own) => abortOnError(processGroup, operation, own),
     sum: (operation, values) => shareValues(root, values, operation),
+    // Each rank has whole gradients and computes the norm; devices of one class get the same bits.
+    firstNorm:
+      shardTrained || root.tree!.numericClasses.length < 2
+        ? undefined
+        : (operation, norm) => normOfFirst(root, norm, operation),
     exchange: (operation, text) => exchangeTexts(processGroup, text, exchangeCall(operation)),
     isOfAnother: (error) => error instanceof PeerFailedError,
   };
@@ -121,7 +129,7 @@ function partOf(
   return {
     parameters: unit.parameters.map(({ tensor }) => tensor),
     readLater:
-      unit.group.worldSize > 1
+      unit.layout.worldSize > 1
         ? undefined
         : (parameter, part) =>
             collectiveCall(root, { operation, states }, () => readAlone(unit, parameter, part)),
@@ -138,8 +146,16 @@ function partOf(
   };
 }
 
+/** Whether a unit is sharded only because it is frozen, so that no norm has a part of it. */
+function isLeftOut(root: Instance, { isWhole, layout }: ShardedUnit): boolean {
+  return !root.options.shardTrained && !isWhole && layout.worldSize > 1;
+}
+
 /** Whether ranks exchange what each computes of a unit's norm. */
-function isNormExchanged(root: Instance, { group }: ShardedUnit): boolean {
+function isNormExchanged(root: Instance, { group, isWhole }: ShardedUnit): boolean {
+  if (isWhole && group === root.processGroup) {
+    return false;
+  }
   const isReplicated = root.replicateGroup !== undefined && root.tree!.numericClasses.length > 1;
   return group.worldSize > 1 || group !== root.processGroup || isReplicated;
 }
@@ -180,6 +196,17 @@ async function shareValues(
   if (replicateGroup !== undefined && tree!.numericClasses.length > 1) {
     await replicateGroup.broadcast(wire, { root: 0, ...options });
   }
+}
+
+async function normOfFirst(
+  { processGroup }: Instance,
+  norm: number,
+  operation: string,
+): Promise<number> {
+  const words = Float64Array.of(norm);
+  const bytes = new Uint8Array(words.buffer);
+  await processGroup.broadcast(bytes, { root: 0, ...exchangeCall(operation) });
+  return words[0]!;
 }
 
 /** @throws {FsdpStateError} on an inner instance */
@@ -225,7 +252,10 @@ function gatherWhole(
   unit: ShardedUnit,
   { operation, toFirst }: { readonly operation: string; readonly toFirst: boolean },
 ): Promise<Uint8Array | undefined> {
-  return toFirst && unit.group === root.processGroup
+  if (unit.isWhole && toFirst && unit.group.rank > 0) {
+    return Promise.resolve(undefined);
+  }
+  return toFirst && !unit.isWhole && unit.group === root.processGroup
     ? unit.gatherMasterToFirst(operation)
     : unit.gatherMaster(operation);
 }
@@ -269,7 +299,7 @@ async function writeParts(
   const { dtype } = unit.flat;
   const size = byteSize(dtype);
   for (const [index, { tensor }] of unit.parameters.entries()) {
-    const { start, length, first } = pieceOf(unit.layout, index, unit.group.rank);
+    const { start, length, first } = pieceOf(unit.layout, index, unit.shardIndex);
     if (length === 0) {
       continue;
     }
@@ -295,7 +325,7 @@ async function readShard(unit: ShardedUnit, given: GivenParameters): Promise<Uin
   const { dtype } = unit.flat;
   const shard = new Uint8Array(unit.flat.storage.byteLength);
   for (const [index, { tensor }] of unit.parameters.entries()) {
-    const { start, length, first } = pieceOf(unit.layout, index, unit.group.rank);
+    const { start, length, first } = pieceOf(unit.layout, index, unit.shardIndex);
     if (length > 0) {
       const part = await bytesOf(...given.get(tensor)!, dtype, { first, count: length });
       shard.set(part, start * byteSize(dtype));

@@ -17,7 +17,7 @@ export interface KeyedUnit {
   readonly unit: ShardedUnit;
   /** What follows the names of its parameters in their keys. */
   readonly suffix: string;
-  /** Whether this rank writes its part; false where another replica does. */
+  /** Whether this rank writes its part; false where another rank that has the same does. */
   readonly isWriting: boolean;
 }
 
@@ -35,8 +35,11 @@ export async function keyedUnits(
   return root.instances().flatMap((instance) => {
     const number = numbers.get(instance.processGroup);
     const suffix = number === undefined ? '' : `@${number}`;
-    const isWriting = instance.options.groups.isFirstReplica;
-    return instance.units.map((unit) => ({ unit, suffix, isWriting }));
+    const { isFirstReplica } = instance.options.groups;
+    return instance.units.map((unit) => {
+      const isWriting = isFirstReplica && (!unit.isWhole || unit.group.rank === 0);
+      return { unit, suffix, isWriting };
+    });
   });
 }
 

@@ -1,5 +1,5 @@
-// Makes the replicas of shards equal again, which drift apart where their optimizers round
-// differently.
+// Makes the replicas of shards, or of trained parameters that every rank has whole, equal again,
+// which drift apart where their optimizers round differently.
 
 import { byteSize } from '@shardweave/dtypes';
 import { partsOf } from '@shardweave/nn/flat';
@@ -10,9 +10,9 @@ import { instanceOf } from '../tree/instance.js';
 import { abortOnError } from '../tree/rank-failure.js';
 
 /**
- * Gives every replica the first one's trained parameters. Collective; does nothing without a
- * replicateGroup. Call it after each step where `numericClasses` has several entries; otherwise
- * replicas are equal already.
+ * Gives every replica the first one's trained parameters, and with shardTrained: false every rank
+ * rank 0's. Collective; does nothing where all are sharded without a replicateGroup. Call it after
+ * each step where `numericClasses` has several entries; otherwise replicas are equal already.
  * @throws {FsdpStateError} unless the instance is idle
  */
 export async function syncReplicas(fsdp: FullyShardedDataParallel): Promise<void> {
@@ -20,20 +20,21 @@ export async function syncReplicas(fsdp: FullyShardedDataParallel): Promise<void
   const root = instanceOf(fsdp);
   await collectiveCall(root, { operation, states: ['idle'] }, async () => {
     for (const { units, replicateGroup } of root.instances()) {
-      if (replicateGroup === undefined) {
-        continue;
-      }
-      const tell = <T>(work: () => Promise<T>) => abortOnError(replicateGroup, operation, work);
       for (const unit of units.filter(({ isAllFrozen }) => !isAllFrozen)) {
         const { name, flat } = unit;
+        const replicas = unit.isWhole ? unit.group : replicateGroup;
+        if (replicas === undefined) {
+          continue;
+        }
+        const tell = <T>(work: () => Promise<T>) => abortOnError(replicas, operation, work);
         const size = byteSize(flat.dtype);
         const options = { root: 0, tag: name, identity: callIdentity(operation, name) };
         for (const { start, length } of partsOf(flat)) {
-          const isFirst = replicateGroup.rank === 0;
+          const isFirst = replicas.rank === 0;
           const part = isFirst
             ? await tell(() => unit.values.read(start * size, length * size))
             : new Uint8Array(length * size);
-          await replicateGroup.broadcast(part, options);
+          await replicas.broadcast(part, options);
           if (!isFirst) {
             await tell(() => unit.values.write(part, start * size));
           }

@@ -60,6 +60,7 @@ function comparedLines({ units, options }: TreeInstance): string[] {
   const { groups, placement, divide, flattenParameters } = options;
   const { processGroupReduceScatter: reduce, replicateGroup } = groups;
   const compared = {
+    shardTrained: options.shardTrained,
     replicas: replicateGroup?.worldSize ?? 1,
     mixedPrecision: options.isMixed,
     computeDType: options.computeDType,

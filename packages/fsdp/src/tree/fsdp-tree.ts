@@ -10,6 +10,7 @@ import { GroupRounds } from '../unit/group-rounds.js';
 import { ReduceScatterBucketer } from '../unit/reduce-scatter-bucketer.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import type { UnitLinks } from '../unit/unit-links.js';
+import { WholeRounds } from '../unit/whole-rounds.js';
 import { PassReductions } from './pass-reductions.js';
 import { toFsdpError } from './to-fsdp-error.js';
 import type { TreeInstance } from './tree-instance.js';
@@ -21,7 +22,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   readonly scheduler: StageScheduler<Instance, readonly FlatLoad[]>;
   readonly bucketer: ReduceScatterBucketer;
   /** The rounds of a step in groups; undefined where each backward is reduced. */
-  readonly rounds: GroupRounds | undefined;
+  readonly rounds: GroupRounds | WholeRounds | undefined;
   /** The numeric classes of all ranks, each once; empty on a single rank. */
   readonly numericClasses: readonly string[];
   /** False inside noSync, where gradients add up unreduced. */
@@ -57,17 +58,21 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
       },
       { capBytes: root.options.gatherCapBytes },
     );
-    const { gradientGroups } = root.options;
+    const { gradientGroups, shardTrained } = root.options;
+    const isWhole = !shardTrained && root.processGroup.worldSize > 1;
     const { isDry } = root.wrapper.device.backend;
-    this.rounds =
+    const Rounds = isWhole ? WholeRounds : GroupRounds;
+    const rounds =
       gradientGroups === undefined
         ? undefined
-        : new GroupRounds(gradientGroups, root.processGroup, { isDry });
+        : new Rounds(gradientGroups, root.processGroup, { isDry });
+    this.rounds = rounds;
     this.bucketer = new ReduceScatterBucketer({
       capBytes: root.options.bucketCapBytes,
       mostBytes: (links, dtype) => this.#gradientBytes(links, dtype),
       identity: (names, links) => this.#pass!.identity(names, links),
-      round: () => this.rounds?.reduction,
+      round: () => (rounds instanceof GroupRounds ? rounds.reduction : undefined),
+      wholeRounds: rounds instanceof WholeRounds ? rounds : undefined,
     });
   }
 
@@ -80,8 +85,14 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     return this.#pass !== undefined;
   }
 
-  /** Notes that a forward begins that is inside no other. */
+  /**
+   * Notes that a forward begins that is inside no other.
+   * @throws {StateError} where frozen parameters are to be loaded first
+   */
   beginForward(instance: Instance): void {
+    for (const { values } of this.units) {
+      values.requireLoaded();
+    }
     this.outermost = instance;
     this.#hasGathered = false;
     for (const each of this.instances) {

@@ -6,7 +6,7 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Module } from '@shardweave/nn';
 import type { StoredModel } from '@shardweave/nn/flat';
-import type { Pass } from '@shardweave/tensor-core';
+import type { Pass, Tensor } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
 import { CallQueue } from '../ranks/call-queue.js';
 import type { ResolvedFsdpOptions } from '../resolve-options.js';
@@ -17,7 +17,7 @@ import { openLinks } from '../unit/unit-links.js';
 import { agreeOnInstances } from './agree-on-instances.js';
 import { callQueuesOf } from './collective-call.js';
 import { FsdpTree } from './fsdp-tree.js';
-import { ownParameters, requireEachInOneUnit } from './own-parameters.js';
+import { ownParameters, requireEachInOneUnit, requireStillFrozen } from './own-parameters.js';
 import { planUnits } from './plan-units.js';
 import { abortAlone } from './rank-failure.js';
 import { requireOneDeal } from './require-one-deal.js';
@@ -45,6 +45,8 @@ export class Instance implements TreeInstance {
   readonly options: ResolvedFsdpOptions;
   readonly units: readonly ShardedUnit[];
   readonly shared: SharedParameters<Instance>;
+  /** What its forwards have returned, which may be an input of its next one. */
+  readonly outputs = new WeakSet<Tensor>();
   readonly activity = new StateMachine((...refused) => this.stateError(...refused));
   #tree: Tree | undefined;
   #stored: StoredModel | undefined;
@@ -131,6 +133,7 @@ export class Instance implements TreeInstance {
   async elect(): Promise<Tree> {
     requireEachInOneUnit(this);
     const instances = this.instances();
+    requireStillFrozen(instances);
     for (const steps of homeStepsOf(instances)) {
       await steps.rest(); // a step in which a store failed is finished before anything is read
     }

@@ -120,6 +120,24 @@ export function requireEachInOneUnit(fsdp: TreeInstance): void {
   }
 }
 
+/**
+ * Checks that what is sharded because it was frozen still is: its gradient would need another kind
+ * of reduction than those of trained parameters, which every rank has whole.
+ * @throws {FsdpConfigError} naming a parameter that is trained by now
+ */
+export function requireStillFrozen(instances: readonly TreeInstance[]): void {
+  for (const { options, units, processGroup } of instances) {
+    for (const { isWhole, parameters } of options.shardTrained ? [] : units) {
+      const thawed = parameters.find(({ tensor }) => tensor.requiresGrad);
+      if (!isWhole && processGroup.worldSize > 1 && thawed !== undefined) {
+        throw new FsdpConfigError(
+          `fsdp: expected parameters that were frozen when they were wrapped with shardTrained: false to stay so, got requiresGrad of '${thawed.path}', which is sharded. Set requiresGrad before wrapping.`,
+        );
+      }
+    }
+  }
+}
+
 /** The instances outside `instances` whose parameters these use. */
 export function ownersBeside(instances: readonly TreeInstance[]): Set<TreeInstance> {
   const tensors = instances.flatMap(({ module }) =>

@@ -4,7 +4,7 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Module } from '@shardweave/nn';
-import { partsOf } from '@shardweave/nn/flat';
+import { type FlatPlace, partsOf } from '@shardweave/nn/flat';
 import { callIdentity } from '../ranks/call-identity.js';
 import type { RankGroups } from '../ranks/rank-groups.js';
 import type { ShardedUnit } from './sharded-unit.js';
@@ -32,6 +32,10 @@ async function fillFromFirst(unit: ShardedUnit, groups: RankGroups): Promise<voi
   const { processGroup, replicateGroup } = groups;
   const { shardLength, worldSize } = unit.layout;
   for (const { start, length } of partsOf(unit.flat)) {
+    if (unit.isWhole) {
+      await fillAllFromFirst(unit, { start, length });
+      continue;
+    }
     let part: Uint8Array;
     if (groups.isFirstRank) {
       for (let to = 1; to < worldSize; to++) {
@@ -57,6 +61,18 @@ async function fillFromFirst(unit: ShardedUnit, groups: RankGroups): Promise<voi
     await replicateGroup?.broadcast(part, { root: 0, tag: unit.name, identity });
     await unit.values.write(part, byteOffset(unit, start));
   }
+}
+
+/** Rank 0 sends a part of what all ranks have whole. */
+async function fillAllFromFirst(unit: ShardedUnit, run: FlatPlace): Promise<void> {
+  const { group, name } = unit;
+  const part =
+    group.rank === 0
+      ? await unit.values.readLeaves(run)
+      : new Uint8Array(byteOffset(unit, run.length));
+  const identity = callIdentity('initialize', name);
+  await group.broadcast(part, { root: 0, tag: name, identity });
+  await unit.values.write(part, byteOffset(unit, run.start));
 }
 
 function byteOffset(unit: ShardedUnit, element: number): number {

@@ -16,6 +16,7 @@ import { byteSize } from '@shardweave/dtypes';
 import type { DType, HostBlock, Storage } from '@shardweave/tensor-core';
 import type { RoundReduction } from './group-rounds.js';
 import { isSameReduction, type UnitLinks } from './unit-links.js';
+import { reduceWhole, type WholeReduction, type WholeRounds } from './whole-rounds.js';
 
 /** The gradient of one flat parameter on its way to the other ranks. */
 export interface OutgoingGradient {
@@ -25,7 +26,10 @@ export interface OutgoingGradient {
    * Equal shards for all ranks one after another, in the dtype of the wire. It is read by `add`.
    */
   readonly whole: Storage;
+  /** The number of shards. */
   readonly worldSize: number;
+  /** Whether it is one shard, whose sum all ranks get. */
+  readonly isWhole: boolean;
   readonly links: UnitLinks;
   /** Whether it may wait in a bucket; if not, it is reduced alone whatever the cap. */
   readonly isBucketed: boolean;
@@ -54,6 +58,8 @@ export interface BucketerOptions {
   identity(names: readonly string[], links: UnitLinks): string;
   /** How the present round of a step in groups is reduced. Default: in rank order. */
   round?(): RoundReduction | undefined;
+  /** Adds up the gradients that every rank has whole, in a step in groups. */
+  readonly wholeRounds?: WholeRounds | undefined;
 }
 
 /** The place of a gradient in a bucket. */
@@ -68,6 +74,7 @@ interface Bucket {
   readonly links: UnitLinks;
   readonly dtype: DType;
   readonly worldSize: number;
+  readonly isWhole: boolean;
   /** The bytes of a row. */
   readonly capacity: number;
   input: Uint8Array | undefined;
@@ -79,8 +86,13 @@ interface Bucket {
 interface Reduction {
   readonly entries: readonly Entry[];
   readonly links: UnitLinks;
-  /** This rank's row, summed over all ranks; the sums of a round follow one another. */
-  readonly output: Promise<Uint8Array>;
+  /**
+   * This rank's row, summed over all ranks; the sums of a round follow one another. Undefined where
+   * the sum is held until the last call of a step.
+   */
+  readonly output: Promise<Uint8Array | undefined>;
+  /** Whether the output is one of the group's host buffers. */
+  readonly isInBuffer: boolean;
   readonly numSums: number;
   readonly shardBytes: number;
   /** The memory of the device that the row lies in, if any. */
@@ -144,6 +156,9 @@ export class ReduceScatterBucketer {
     this.flush();
     for (let next = this.#started.shift(); next !== undefined; next = this.#started.shift()) {
       const output = await next.output;
+      if (output === undefined) {
+        continue;
+      }
       for (const { gradient, offset, byteLength } of next.entries) {
         const sums = Array.from({ length: next.numSums }, (_, i) => {
           const start = i * next.shardBytes + offset;
@@ -151,7 +166,7 @@ export class ReduceScatterBucketer {
         });
         await gradient.onReduced(sums, next.block);
       }
-      if (next.block === undefined) {
+      if (next.isInBuffer) {
         next.links.hostBuffers.give(output);
       }
     }
@@ -167,14 +182,23 @@ export class ReduceScatterBucketer {
     this.#started = [];
   }
 
-  #bucketFor({ links, whole, worldSize, isBucketed }: OutgoingGradient): Bucket | undefined {
+  #bucketFor({
+    links,
+    whole,
+    worldSize,
+    isWhole,
+    isBucketed,
+  }: OutgoingGradient): Bucket | undefined {
     const { capBytes, mostBytes } = this.#options;
     if (!isBucketed || capBytes <= 0) {
       return undefined;
     }
     const { dtype } = whole;
     const known = this.#buckets.find(
-      (bucket) => bucket.dtype === dtype && isSameReduction(bucket.links, links),
+      (bucket) =>
+        bucket.dtype === dtype &&
+        bucket.isWhole === isWhole &&
+        isSameReduction(bucket.links, links),
     );
     if (known !== undefined) {
       return known;
@@ -183,16 +207,16 @@ export class ReduceScatterBucketer {
     const most = Math.min(capBytes, mostBytes(links, dtype));
     const capacity = size * Math.floor(most / size / worldSize);
     const empty = { input: undefined, filled: 0, entries: [], reads: [] };
-    const bucket: Bucket = { links, dtype, worldSize, capacity, ...empty };
+    const bucket: Bucket = { links, dtype, worldSize, isWhole, capacity, ...empty };
     this.#buckets.push(bucket);
     return bucket;
   }
 
   #startAlone(gradient: OutgoingGradient, byteLength: number): void {
-    const { whole, links, worldSize } = gradient;
+    const { whole, links, worldSize, isWhole } = gradient;
     const { dtype } = whole;
     const entries = [{ gradient, offset: 0, byteLength }];
-    const reduction = { entries, links, dtype, worldSize, shardBytes: byteLength };
+    const reduction = { entries, links, dtype, worldSize, isWhole, shardBytes: byteLength };
     const sent = worldSize > 1 ? whole.device.pool.blocks.takeFrom(whole) : undefined;
     if (sent === undefined) {
       const input = links.hostBuffers.take(whole.byteLength);
@@ -205,7 +229,7 @@ export class ReduceScatterBucketer {
   }
 
   #start(bucket: Bucket): void {
-    const { links, dtype, worldSize, capacity, input, filled, entries, reads } = bucket;
+    const { links, dtype, worldSize, isWhole, capacity, input, filled, entries, reads } = bucket;
     if (input === undefined) {
       return;
     }
@@ -221,7 +245,7 @@ export class ReduceScatterBucketer {
       }
       return input;
     });
-    this.#reduce({ entries, links, dtype, worldSize, shardBytes: filled, ready });
+    this.#reduce({ entries, links, dtype, worldSize, isWhole, shardBytes: filled, ready });
   }
 
   #reduce(reduction: {
@@ -229,6 +253,7 @@ export class ReduceScatterBucketer {
     readonly links: UnitLinks;
     readonly dtype: DType;
     readonly worldSize: number;
+    readonly isWhole: boolean;
     readonly shardBytes: number;
     /** The buffer that begins with the shards, once they are read. */
     readonly ready: Promise<Uint8Array>;
@@ -236,11 +261,15 @@ export class ReduceScatterBucketer {
     readonly sent?: HostBlock | undefined;
     readonly block?: HostBlock | undefined;
   }): void {
-    const { entries, links, dtype, worldSize, shardBytes, ready, sent, block } = reduction;
+    const { entries, links, dtype, worldSize, isWhole, shardBytes, ready, sent, block } = reduction;
     ready.catch(() => undefined); // seen by whoever awaits the reduction
     const { reduceGroup, reductions, replicas, hostBuffers } = links;
     const names = entries.map(({ gradient }) => gradient.name);
     const identity = this.#options.identity(names, links);
+    if (isWhole) {
+      this.#reduceWhole(reduction, { dtype, op: 'sum', tag: names.join(' + '), identity });
+      return;
+    }
     const round = this.#options.round?.();
     const numSums = round?.numSums ?? 1;
     const tree = round && { tree: round.tree };
@@ -276,6 +305,27 @@ export class ReduceScatterBucketer {
         { failed: (error) => tellFailure(replicas.group, 'a reduction', error) },
       );
     }
-    this.#started.push({ entries, links, output, block, numSums, shardBytes });
+    const isInBuffer = block === undefined;
+    this.#started.push({ entries, links, output, block, isInBuffer, numSums, shardBytes });
+  }
+
+  #reduceWhole(
+    {
+      entries,
+      links,
+      shardBytes,
+      ready,
+    }: Pick<Reduction, 'entries' | 'links' | 'shardBytes'> & {
+      readonly ready: Promise<Uint8Array>;
+    },
+    options: WholeReduction['options'],
+  ): void {
+    const { wholeRounds } = this.#options;
+    const reduction = { ready, byteLength: shardBytes, links, options };
+    const output = wholeRounds?.reduce(reduction) ?? reduceWhole(reduction);
+    output.catch(() => undefined); // seen by finish, which a reset may keep from coming
+    const isInBuffer = wholeRounds === undefined;
+    const sums = { numSums: 1, shardBytes, block: undefined, isInBuffer };
+    this.#started.push({ ...sums, entries, links, output });
   }
 }

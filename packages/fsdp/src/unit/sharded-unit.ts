@@ -1,6 +1,7 @@
 // One flat parameter of an instance: this rank's shard of it, which is gathered from all ranks
 // around its use, and its gradient, which is reduced over them. When that happens is the wrapper's
-// business. See nn's Note [flat parameter].
+// business. See nn's Note [flat parameter]. With shardTrained: false the shard of a trained one is
+// all of it, on every rank.
 //
 // Note [published shard]
 // The published shard is the shard in the dtype of computation as host bytes, made once per
@@ -12,7 +13,7 @@
 import { type ProcessGroup, tellFailure } from '@shardweave/collectives';
 import { type FlatLeaf, FlatParameter, type FullCopy, restSize } from '@shardweave/nn/flat';
 import type { DType, Storage, Tensor } from '@shardweave/tensor-core';
-import { FsdpStateError } from '../errors.js';
+import { FsdpConfigError, FsdpStateError } from '../errors.js';
 import { callIdentity } from '../ranks/call-identity.js';
 import type { RankGroups } from '../ranks/rank-groups.js';
 import type { Placement } from './placement.js';
@@ -23,6 +24,8 @@ import type { UnitLinks } from './unit-links.js';
 /** What an instance's options say of its units. */
 export interface UnitOptions extends ReduceOptions {
   readonly groups: RankGroups;
+  /** Whether trained parameters are sharded; if not, each rank has them whole. */
+  readonly shardTrained: boolean;
   /**
    * dtype of the shards, and so of the parameters before they are sharded. Shards of it are
    * gathered in `computeDType`, others in their own dtype.
@@ -45,6 +48,12 @@ export class ShardedUnit {
   readonly parameters: readonly FlatLeaf[];
   readonly group: ProcessGroup;
   readonly layout: ShardLayout;
+  /** Which shard of the layout is this rank's. */
+  readonly shardIndex: number;
+  /** Whether some of it was trained when it was wrapped. */
+  readonly isTrained: boolean;
+  /** Whether every rank of the group has all of it, and gradients are added up by all-reduces. */
+  readonly isWhole: boolean;
   /** This rank's shard, and the whole parameter while it is gathered. */
   readonly values: FlatParameter;
   readonly gradient: UnitGradient;
@@ -60,11 +69,22 @@ export class ShardedUnit {
   /**
    * Lays the parameters out and tells optimizers where their pieces are; the parameters keep their
    * own values until they are taken over.
+   * @throws {FsdpConfigError} for trained and frozen ones together with shardTrained: false
    */
   constructor(name: string, parameters: readonly FlatLeaf[], context: UnitContext) {
-    const { placement, groups, masterDType, computeDType } = context.options;
+    const { placement, groups, masterDType, computeDType, shardTrained } = context.options;
     const group = groups.processGroup;
-    const { rank, worldSize } = group;
+    const trained = parameters.filter(({ tensor }) => tensor.requiresGrad);
+    if (!shardTrained && trained.length > 0 && trained.length < parameters.length) {
+      const frozen = parameters.find(({ tensor }) => !tensor.requiresGrad)!;
+      throw new FsdpConfigError(
+        `fsdp: expected only trained or only frozen parameters in flat parameter '${name}' with shardTrained: false, got '${trained[0]!.path}' and the frozen '${frozen.path}'. Make a group for each.`,
+      );
+    }
+    this.isTrained = trained.length > 0;
+    this.isWhole = !shardTrained && this.isTrained && group.worldSize > 1;
+    const [rank, worldSize] = this.isWhole ? [0, 1] : [group.rank, group.worldSize];
+    this.shardIndex = rank;
     const leaves = parameters.map(({ tensor }) => tensor);
     const [{ device, dtype }] = leaves as [Tensor, ...Tensor[]];
     this.name = name;
@@ -93,7 +113,7 @@ export class ShardedUnit {
     this.flat.name = `${name}.flat`;
     const onFinal = () => context.onFinal(this);
     this.gradient = new UnitGradient(
-      { values: this.values, layout, worldSize, links, onFinal },
+      { values: this.values, layout, links, onFinal, isWhole: this.isWhole },
       context,
     );
     for (const leaf of leaves) {
@@ -222,7 +242,7 @@ export class ShardedUnit {
       return this.#summoned.read();
     }
     const read = this.values.read();
-    if (this.group.worldSize === 1) {
+    if (this.layout.worldSize === 1) {
       return read;
     }
     read.catch(() => undefined); // seen by the gather
@@ -242,7 +262,7 @@ export class ShardedUnit {
   /** Sets the parameter from its whole master bytes: this rank's shard, or the summoned values. */
   async scatterMaster(whole: Uint8Array): Promise<void> {
     const { byteLength } = this.flat.storage;
-    const start = this.group.rank * byteLength;
+    const start = this.shardIndex * byteLength;
     const target = this.#summoned;
     if (target !== undefined) {
       target.write(whole);

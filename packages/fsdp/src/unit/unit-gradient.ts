@@ -1,6 +1,6 @@
 // What sharding adds to a unit's flat gradient: the whole gradient goes to the bucketer, which
-// hands back this shard's part of the sum over ranks. At world size 1 it becomes the shard's
-// gradient as it is.
+// hands back this shard's part of the sum over ranks, or all of it where every rank has the whole
+// parameter. At world size 1 it becomes the shard's gradient as it is.
 //
 // Note [a backward that fails]
 // A backward that fails on all ranks alike is as if it had never run: what it added is dropped. It
@@ -11,7 +11,6 @@
 import {
   FlatGradient,
   type FlatGradientOptions,
-  type FlatLayout,
   type FlatParameter,
   type GroupCall,
   type GroupSums,
@@ -19,6 +18,7 @@ import {
 import type { Device, DType, HostBlock, Pass, Storage, Tensor } from '@shardweave/tensor-core';
 import { DeviceGradientHome, type GradientHome } from './gradient-home.js';
 import type { ReduceScatterBucketer } from './reduce-scatter-bucketer.js';
+import type { ShardLayout } from './shard-layout.js';
 import { isSameReduction, type UnitLinks } from './unit-links.js';
 
 /**
@@ -60,8 +60,9 @@ export interface UnitGradientOptions {
   /** The flat parameter that the gradient is of. */
   readonly values: FlatParameter;
   /** Where each parameter lies in the whole gradient, which ends in padding. */
-  readonly layout: FlatLayout;
-  readonly worldSize: number;
+  readonly layout: ShardLayout;
+  /** Whether every rank has the whole parameter, and so gets the sum of the whole gradient. */
+  readonly isWhole: boolean;
   /** The links of its group, which are open from the first forward on. */
   links(): UnitLinks;
   /** Called when all gradients that a backward brings are in. */
@@ -206,16 +207,16 @@ export class UnitGradient {
     }
     const { name, flat } = this.#options.values;
     const { device } = flat;
-    const { worldSize, links: openLinks } = this.#options;
+    const { layout, isWhole, links: openLinks } = this.#options;
     const { reduceDType, divide, isBucketed } = this.#reduce;
     const home = this.#home;
     if (divide.predivide !== 1) {
       scaleInPlace(device, whole, 1 / divide.predivide);
     }
     const links = openLinks();
-    const groups = this.#groups();
+    const groups = isWhole ? undefined : this.#groups();
     const call = groups?.present;
-    if (worldSize === 1 && links.replicas === undefined && groups === undefined) {
+    if (links.reduceGroup.worldSize === 1 && links.replicas === undefined && groups === undefined) {
       this.#isAdded = true;
       const added = home.addStorage(whole, 1 / divide.postdivide);
       if (added !== undefined) {
@@ -235,7 +236,8 @@ export class UnitGradient {
     bucketer.add({
       name,
       whole: outgoing,
-      worldSize,
+      worldSize: layout.worldSize,
+      isWhole,
       links,
       isBucketed,
       makeBlock: (byteLength) =>

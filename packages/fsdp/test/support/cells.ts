@@ -53,6 +53,12 @@ export const AXES = {
 
 export type Cell = { readonly [K in keyof typeof AXES]: (typeof AXES)[K][number] };
 
+/** A cell that runs sharded. */
+interface ShardedCell extends Cell {
+  /** Whether each rank has what is trained whole. Default: it is sharded, too. */
+  readonly isWhole?: boolean;
+}
+
 /** It divides over 1, 2, 3, 4 or 8 ranks and two micro-batches. */
 const BATCH = 48;
 const CLIP = 0.02;
@@ -128,13 +134,14 @@ function build(device: Device, cell: Cell, wrap: WrapBlock): Module {
   return wrap(model, 'root');
 }
 
-function optionsOf(cell: Cell): Partial<FsdpOptions> {
+function optionsOf(cell: ShardedCell): Partial<FsdpOptions> {
   const { precision, residence } = cell;
   const isOnHost = residence === 'all on the host';
   return {
     reshardAfterForward: cell.resharding !== 'none',
     disableReshardOnRoot: cell.resharding !== 'the root too',
     bucketCapMb: cell.bucketCapMb,
+    shardTrained: cell.isWhole !== true,
     ...(precision === 'f32'
       ? {}
       : {
@@ -149,7 +156,7 @@ function optionsOf(cell: Cell): Partial<FsdpOptions> {
 }
 
 /** Returns what wraps the parts of one rank's model. */
-async function wrapFor(rank: Rank, cell: Cell): Promise<WrapBlock> {
+async function wrapFor(rank: Rank, cell: ShardedCell): Promise<WrapBlock> {
   const options = optionsOf(cell);
   const replicas =
     cell.ranks === '2 x 2 replicas'
@@ -252,7 +259,7 @@ export function plainOutcome(cell: Cell): Promise<Trained> {
 }
 
 /** Trains a cell's ranks. Expects them to leave nothing behind. */
-export function shardedOutcomes(cell: Cell): Promise<Trained[]> {
+export function shardedOutcomes(cell: ShardedCell): Promise<Trained[]> {
   const numRanks = cell.ranks === '2 x 2 replicas' ? 4 : Number(cell.ranks);
   const count = BATCH / numRanks;
   const isElsewhere = cell.residence === 'all on the host' || cell.residence === 'a store';

@@ -20,13 +20,14 @@
 //   flat    256 f32 elements on each device: 0..255 and 256..511 of the whole
 //   full    512 f16 elements on each device, while computation uses them
 
-import { byteSize, type Device, Tensor } from '@shardweave/tensor-core';
+import { byteSize, type Device, type DType, StateError, Tensor } from '@shardweave/tensor-core';
 import type { ElementRange } from '../host-tensor.js';
 import { dropRecipe } from '../parameters/deferred-parameter.js';
 import { dropEncoded, encodingOf } from '../parameters/encoded-parameter.js';
 import { FullCopy, type FullCopyOptions } from './full-copy.js';
+import { giveBack } from './give-back.js';
 import { type FlatLayout, type FlatPlace, pieceIn } from './layout/flat-layout.js';
-import { drawLeaves, partsOf, readLeaves } from './leaf-values.js';
+import { drawLeaves, hasValues, type LeafRun, partsOf, readLeaves } from './leaf-values.js';
 import { readWords } from './read-words.js';
 import { setFlatHome } from './stores/flat-home.js';
 import { StoredFlat, type StoredFlatOptions } from './stores/stored-flat.js';
@@ -84,8 +85,13 @@ export class FlatParameter {
   readonly #whole: { readonly leaves: readonly Tensor[]; readonly layout: FlatLayout };
   /** The elements of the whole that this device keeps in `flat`. */
   readonly #own: FlatPlace;
+  /** The dtypes of the leaves before they point into `full`. */
+  readonly #dtypes: readonly DType[];
   /** Whether the values were taken over. Until then the leaves hold them. */
   #hasValues = false;
+  #isGivenBack = false;
+  /** A leaf that had no values when they were taken over, and the version of `flat` after that. */
+  #missing: { readonly leaf: Tensor; readonly version?: number } | undefined;
 
   /**
    * Lays the parameters out and tells optimizers where their pieces are. The values stay in the
@@ -98,6 +104,7 @@ export class FlatParameter {
     this.parameters = parameters;
     const leaves = parameters.map(({ tensor }) => tensor);
     this.#whole = { leaves, layout };
+    this.#dtypes = leaves.map((leaf) => leaf.dtype);
     const formats = leaves.flatMap((leaf) => encodingOf(leaf)?.format ?? []);
     this.isEncoded = formats.length > 0;
     const dtype = this.isEncoded ? 'u32' : (leaves[0]?.dtype ?? 'f32');
@@ -130,7 +137,8 @@ export class FlatParameter {
   /**
    * Takes the leaves' values over and frees the leaves' own memory. A second call does nothing. If
    * it rejects, the leaves still hold their values. Where the store resumes from an earlier
-   * process, its values stay and those of the leaves are dropped.
+   * process, its values stay and those of the leaves are dropped. Leaves without memory, without a
+   * recipe and without a source are to be loaded; zeros stand for them until then.
    * @param fill writes all of `flat`; default: from the leaves of this device
    */
   async takeOver(fill?: () => Promise<void>): Promise<void> {
@@ -158,6 +166,7 @@ export class FlatParameter {
 
   #pointLeaves(): void {
     this.#hasValues = true;
+    this.#missing &&= { ...this.#missing, version: this.flat.storage.version };
     this.#whole.leaves.forEach((leaf, index) => {
       const own = leaf.storage;
       dropRecipe(leaf);
@@ -181,7 +190,7 @@ export class FlatParameter {
 
   /** Writes a part of `flat` from the leaves, which hold their values until takeOver ends. */
   async fillPart({ start, length }: FlatPlace): Promise<void> {
-    const run = { start: this.#own.start + start, length, ...this.#whole };
+    const run = this.#runOf({ start: this.#own.start + start, length });
     const stored = this.#stored;
     if (stored === undefined && !this.isEncoded) {
       drawLeaves(new Tensor(this.flat.storage, [length], start), run);
@@ -195,8 +204,32 @@ export class FlatParameter {
   /** Host bytes of a run of the whole as it rests. Call it before takeOver. */
   async readLeaves({ start, length }: FlatPlace): Promise<Uint8Array> {
     const bytes = new Uint8Array(length * byteSize(this.flat.dtype));
-    await readLeaves(bytes, { start, length, ...this.#whole });
+    await readLeaves(bytes, this.#runOf({ start, length }));
     return bytes;
+  }
+
+  /** A run of the leaves' values that are taken over; notes where some are yet to be loaded. */
+  #runOf(run: FlatPlace): LeafRun {
+    const { leaves, layout } = this.#whole;
+    const isDry = this.flat.device.backend.isDry === true;
+    const isMissing = leaves.map((leaf) => !isDry && !hasValues(leaf));
+    if (isMissing.some((is, index) => is && pieceIn(layout, index, run).length > 0)) {
+      this.#missing ??= { leaf: leaves[isMissing.indexOf(true)]! }; // alike on all ranks
+    }
+    return { ...run, leaves, layout, isToBeLoaded: true };
+  }
+
+  /**
+   * @throws {StateError} where values that the leaves did not have are still to be loaded
+   */
+  requireLoaded(): void {
+    if (this.#missing?.version !== this.flat.storage.version) {
+      this.#missing = undefined;
+      return;
+    }
+    throw new StateError(
+      `flat parameter '${this.name}': expected its values to be loaded, got none of '${this.#missing.leaf.name}', which had none when it was wrapped. Load a state dict or a save first.`,
+    );
   }
 
   /** Bytes of `flat`, read from the device or its home. */
@@ -251,10 +284,37 @@ export class FlatParameter {
     };
   }
 
+  /**
+   * Ends the flat and gives the leaves memory of their own, without waiting: with their values, as
+   * it can where this device has all of them and they rest on it, or without, to be loaded again.
+   */
+  giveBack({ keepsValues }: { readonly keepsValues: boolean }): void {
+    const { leaves, layout } = this.#whole;
+    for (const [index, leaf] of leaves.entries()) {
+      leaf.piece = undefined;
+      leaf.gradSink = undefined;
+      if (!this.#hasValues) {
+        continue;
+      }
+      const at = layout.offsets[index]!;
+      const values = keepsValues ? new Tensor(this.flat.storage, [leaf.size], at) : undefined;
+      giveBack({ leaf, dtype: this.#dtypes[index]!, values });
+    }
+    this.#isGivenBack = true;
+    this.#end();
+  }
+
   dispose(): void {
+    if (this.#isGivenBack) {
+      return;
+    }
     for (const leaf of this.#hasValues ? [] : this.#whole.leaves) {
       leaf.storage.release();
     }
+    this.#end();
+  }
+
+  #end(): void {
     this.home?.close();
     this.flat.grad?.dispose();
     this.flat.grad = undefined;

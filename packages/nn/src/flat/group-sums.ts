@@ -9,7 +9,7 @@
 // anew with its first group: after zeroGrad, which says so.
 
 import { RankSum } from '@shardweave/dtypes';
-import { heldSums, type TreeNode, TreeSum, treeSums } from '@shardweave/dtypes/tree';
+import { dealLeaves, heldSums, type TreeNode, TreeSum, treeSums } from '@shardweave/dtypes/tree';
 import { HostBuffers } from './stores/host-buffers.js';
 
 /** What the calls of a step bring to this rank. */
@@ -48,6 +48,27 @@ interface HeldSums {
   readonly sum: TreeSum | undefined;
 }
 
+/** A rank's place among those that share the groups. */
+interface Place {
+  readonly rank: number;
+  readonly worldSize: number;
+}
+
+/**
+ * The groups of a step that each of its calls runs on a rank which adds up whole gradients, so that
+ * its groups follow one another; undefined: an empty call. All ranks make as many calls.
+ */
+export function dealtGroups(
+  groups: number,
+  { rank, worldSize }: Place,
+): readonly (number | undefined)[] {
+  const counts = dealLeaves(groups, worldSize);
+  const first = counts.slice(0, rank).reduce((sum, count) => sum + count, 0);
+  return Array.from({ length: counts[0]! }, (_, call) =>
+    call < counts[rank]! ? first + call : undefined,
+  );
+}
+
 /** The sums of a step's groups, by key (a bucket, a flat parameter). See Note [groups]. */
 export class GroupSums<Key extends object> {
   readonly #options: GroupSumsOptions;
@@ -64,6 +85,18 @@ export class GroupSums<Key extends object> {
     this.#hostBuffers = new HostBuffers({ isDry });
     this.#numHeld = Math.max(1, heldSums(groups, arrivals.flat()));
     this.#present = this.#callOf(0);
+  }
+
+  /** The sums of the groups that dealtGroups gives a rank: one more in each call. */
+  static dealt<Key extends object>(
+    groups: number,
+    place: Place,
+    { isDry }: Pick<GroupSumsOptions, 'isDry'>,
+  ): GroupSums<Key> {
+    const arrivals = dealtGroups(groups, place).map((group) =>
+      group === undefined ? [] : [{ first: group, end: group + 1 }],
+    );
+    return new GroupSums({ groups, arrivals, isDry });
   }
 
   /** The number of groups of a step. */

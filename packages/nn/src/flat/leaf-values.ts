@@ -2,7 +2,7 @@
 
 import { byteSize, Tensor } from '@shardweave/tensor-core';
 import { drawInto, recipeOf } from '../parameters/deferred-parameter.js';
-import { encodingOf, readEncoded } from '../parameters/encoded-parameter.js';
+import { encodingOf, isEncodedElsewhere, readEncoded } from '../parameters/encoded-parameter.js';
 import { type FlatLayout, type FlatPlace, pieceIn } from './layout/flat-layout.js';
 
 /**
@@ -23,13 +23,22 @@ export function* partsOf({ size, dtype }: Tensor): Generator<FlatPlace> {
 export interface LeafRun extends FlatPlace {
   readonly leaves: readonly Tensor[];
   readonly layout: FlatLayout;
+  /** Zeros stand for values that are yet to be loaded. Default: an error. */
+  readonly isToBeLoaded?: boolean;
+}
+
+/** Whether a leaf has its values here, or what makes them; else they are yet to be loaded. */
+export function hasValues(leaf: Tensor): boolean {
+  const { size, storage } = leaf;
+  return size === 0 || storage.isFilled || recipeOf(leaf) !== undefined || isEncodedElsewhere(leaf);
 }
 
 /**
  * Queues kernels that fill `into` with a run of the leaves, in the dtype of `into`, and the pads
  * with zeros. Deferred leaves are drawn right there.
  */
-export function drawLeaves(into: Tensor, { leaves, layout, ...run }: LeafRun): void {
+export function drawLeaves(into: Tensor, options: LeafRun): void {
+  const { leaves, layout, isToBeLoaded = false, ...run } = options;
   const { device } = into;
   const part = (start: number, length: number) =>
     new Tensor(into.storage, [length], into.offset + start);
@@ -49,7 +58,9 @@ export function drawLeaves(into: Tensor, { leaves, layout, ...run }: LeafRun): v
   for (const { leaf, start, length, first } of pieces) {
     const recipe = recipeOf(leaf);
     const out = part(start, length);
-    if (recipe === undefined) {
+    if (isToBeLoaded && !hasValues(leaf)) {
+      device.run('fill', { out: out.view(), value: 0 });
+    } else if (recipe === undefined) {
       const x = leaf.storage.view(leaf.offset + first, length);
       device.run('cast', { x, out: out.view() });
     } else {

@@ -154,9 +154,10 @@ export abstract class Optimizer<Options extends object> {
 
   /**
    * The state of a flat or of a plain parameter, undefined before its first step. It is the live
-   * object and no copy; sharding uses it.
+   * object and no copy; sharding uses it. It has followed parameters that came to lie elsewhere.
    */
   stateOf(flat: Tensor): FlatState | undefined {
+    this.#plan();
     return this.#states.get(flat);
   }
 

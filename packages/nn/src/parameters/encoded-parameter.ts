@@ -150,7 +150,8 @@ export async function readEncoded(parameter: Tensor, words: WordRange): Promise<
     const { encoding, read } = parameter as EncodedParameter;
     const bytes = new Uint8Array(length * 4);
     const end = Math.min((start + length) * 4, encoding!.byteLength);
-    bytes.set(await read!(start * 4, end - start * 4));
+    const words = await read?.(start * 4, end - start * 4);
+    bytes.set(words ?? []);
     return bytes;
   }
   const recipe = recipeOf(parameter);
@@ -206,6 +207,11 @@ export async function encodedWords(
     output.set(encoded.subarray(from, Math.min(encoded.length, output.length - at)), at + from);
   }
   return output;
+}
+
+/** Whether a parameter's bytes are still with their source. */
+export function isEncodedElsewhere(parameter: Tensor): boolean {
+  return parameter instanceof EncodedParameter && parameter.read !== undefined;
 }
 
 /** Releases a parameter's source of bytes. From here on a wrapper has them. */

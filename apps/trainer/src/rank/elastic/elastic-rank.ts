@@ -26,13 +26,20 @@ import { openData } from '../../data/open-data.js';
 import { UsageError } from '../../errors.js';
 import { type OpenedOwnModel, openOwnModel } from '../../own-model/open-own-model.js';
 import type { PreparedRun } from '../../run-config.js';
+import type { CommWatch } from '../comm-watch.js';
 import type { EmitRankEvent } from '../events.js';
 import { openObjective } from '../objectives/open-objective.js';
 import { RankWatch } from '../rank-watch.js';
 import { type Asked, readAsked } from '../step/answers.js';
 import { evaluate } from '../step/evaluation.js';
 import { TrainingStep } from '../step/training-step.js';
-import { openReplica, type Replica, type ReplicaStrategy, wrapReplica } from '../strategies/ddp.js';
+import { joinAdapters, openAdapters } from '../strategies/adapters.js';
+import {
+  joinReplicas,
+  openReplica,
+  type Replica,
+  type ReplicaStrategy,
+} from '../strategies/ddp.js';
 import { hashOf } from '../strategies/model-saves.js';
 import { openRankGroups } from '../strategies/open-strategy.js';
 import type { RankGroups, TaskStrategy } from '../strategies/strategy.js';
@@ -52,6 +59,8 @@ export interface ElasticRankOptions {
   readonly emit: EmitRankEvent;
   /** Undefined on a rank that the process which leads the job does not hear. */
   readonly lead?: ElasticLead | undefined;
+  /** What measures its steps for those who watch the run, and its number there. */
+  readonly watched?: { readonly comm: CommWatch; readonly rank: number } | undefined;
   /** Called when an epoch begins, before its first step, with the bytes that the device holds. */
   readonly onEpoch?: ((epoch: Epoch, bytes: number) => void) | undefined;
   /** Called with each step that is done, of this epoch or, at its beginning, of the one before. */
@@ -108,7 +117,7 @@ export interface Opened {
 interface AtWork {
   readonly config: PreparedRun & { readonly gradientGroups: number };
   readonly groups: RankGroups;
-  readonly strategy: TaskStrategy & Pick<ReplicaStrategy, 'ddp'>;
+  readonly strategy: TaskStrategy & ReplicaStrategy;
   readonly step: TrainingStep;
   readonly watch: RankWatch;
 }
@@ -128,7 +137,8 @@ export async function runElasticRank(options: ElasticRankOptions): Promise<Reach
     const numericClass = await device.numericClass();
     const proof = await proofOf(config, numericClass);
     const asked = await readAsked(config);
-    const replica = await openReplica({ device, config, own });
+    const open = config.strategy === 'fsdp' ? openAdapters : openReplica;
+    const replica = await open({ device, config, own });
     const rank = new ElasticRank(options, { data, own, proof, numericClass, replica, asked });
     try {
       return await rank.run();
@@ -142,10 +152,11 @@ export async function runElasticRank(options: ElasticRankOptions): Promise<Reach
 
 /** @throws {UsageError} for a run whose bits depend on its ranks, or that needs all of them */
 function requireElastic(config: PreparedRun): AtWork['config'] {
-  const { gradientGroups, strategy, head } = config;
-  if (gradientGroups === undefined || strategy !== 'ddp') {
+  const { gradientGroups, strategy, head, lora } = config;
+  const isHeldByAll = strategy === 'ddp' || (strategy === 'fsdp' && lora !== undefined);
+  if (gradientGroups === undefined || !isHeldByAll) {
     throw new UsageError(
-      `an elastic job: expected --strategy ddp with --gradient-groups, got --strategy ${strategy} and ${gradientGroups === undefined ? 'none' : `--gradient-groups ${gradientGroups}`}. Any rank may be lost, so each needs all of the model, and bits that do not depend on the others.`,
+      `an elastic job: expected --strategy ddp, or fsdp with --lora, with --gradient-groups, got --strategy ${strategy} and ${gradientGroups === undefined ? 'none' : `--gradient-groups ${gradientGroups}`}. Any rank may be lost, so each needs all that is trained, and bits that do not depend on the others.`,
     );
   }
   if (head.kind !== 'lm') {
@@ -173,13 +184,12 @@ class ElasticRank {
   }
 
   async run(): Promise<Reached | undefined> {
-    const { member, signal, wrapUp, lead } = this.#options;
+    const { signal, wrapUp, lead } = this.#options;
     this.#place = (await lead?.begin(this.#opened)) ?? this.#place;
     for (;;) {
       signal.throwIfAborted();
       try {
-        const epoch = await member.reform({ step: this.#place.step, note: this.#note() });
-        const reached = await this.#inEpoch(epoch);
+        const reached = await this.#inEpoch(await this.#reform());
         if (reached !== undefined && reached.early !== 'asked') {
           return reached;
         }
@@ -189,8 +199,8 @@ class ElasticRank {
       } catch (error) {
         if (!isEpochOver(error)) {
           // Those that have ended leave, and then there may be too few for another epoch.
-          const isLate = error instanceof MembershipError && this.#ended !== undefined;
-          if (isLate) {
+          const isOver = this.#ended !== undefined || this.#isLeaving;
+          if (isOver && error instanceof MembershipError) {
             return this.#ended;
           }
           throw error;
@@ -202,6 +212,25 @@ class ElasticRank {
     }
   }
 
+  /** Waits for the next epoch, or leaves where this rank is asked to meanwhile. */
+  async #reform(): Promise<Epoch> {
+    const { member, wrapUp } = this.#options;
+    const leave = () => void (this.#isLeaving && member.leave());
+    wrapUp.addEventListener('abort', leave, { once: true });
+    try {
+      leave();
+      return await member.reform({ step: this.#place.step, note: this.#note() });
+    } finally {
+      wrapUp.removeEventListener('abort', leave);
+    }
+  }
+
+  /** Whether this rank leaves and the job goes on. */
+  get #isLeaving(): boolean {
+    const { lead, wrapUp } = this.#options;
+    return wrapUp.aborted && lead === undefined;
+  }
+
   /** Frees what the rank has on the device. */
   dispose(): void {
     this.#unwrap();
@@ -210,7 +239,7 @@ class ElasticRank {
   }
 
   #unwrap(): void {
-    this.#work?.strategy.ddp.unwrap();
+    this.#work?.strategy.unwrap();
     this.#work = undefined;
   }
 
@@ -289,29 +318,28 @@ class ElasticRank {
     { group, source, members, step: at }: Epoch,
     { order, place }: { readonly order: readonly number[]; readonly place: Place },
   ): Promise<AtWork> {
-    const { device, emit, member, wrapUp, lead } = this.#options;
+    const { device, emit, member, wrapUp, lead, watched } = this.#options;
     const { replica, data, own } = this.#opened;
     const gather = await group.split(0, order.indexOf(group.rank));
     const root = order.indexOf(source);
+    if (watched !== undefined) {
+      gather.onTrace = watched.comm.onCall;
+    }
     const groups = await openRankGroups(gather);
     const { rank, worldSize: ranks } = gather;
     const whole = requireElastic(this.#options.config);
-    const config = { ...whole, ranks };
-    const wrapped = wrapReplica(replica, { config, groups }, { initSync: at === 0 });
-    try {
-      await wrapped.initialize();
-      if (members.some((other) => isBehind(other, at))) {
-        // A frozen base is the same by its hash.
-        await wrapped.ddp.syncParameters({ root, onlyTrained: config.lora !== undefined });
-        await wrapped.ddp.syncOptimizers({ root, optimizers: [replica.optimizer] });
-      }
-    } catch (error) {
-      wrapped.ddp.unwrap();
-      throw error;
-    }
+    // Groups are dealt in one way to all who have what is trained whole.
+    const config = { ...whole, ranks, strategy: 'ddp' } as const;
+    const join = whole.strategy === 'fsdp' ? joinAdapters : joinReplicas;
+    const wrapped = await join(
+      replica,
+      { config, groups, own },
+      { isFirst: at === 0, isCopied: members.some((other) => isBehind(other, at)), root },
+    );
     const objective = openObjective({ device, module: wrapped.module, config, groups, own });
     const strategy = { ...wrapped, objective, onlyTrained: own === undefined };
-    const watch = new RankWatch({ options: { rank, emit }, device, groups, comm: undefined });
+    const told = { rank: watched?.rank ?? rank, emit };
+    const watch = new RankWatch({ options: told, device, groups, comm: watched?.comm });
     const step = new TrainingStep({
       config,
       rank,
@@ -332,13 +360,12 @@ class ElasticRank {
   }
 
   #train({ config, groups, strategy, step, watch }: AtWork): Promise<Reached> {
-    const { device, emit, signal, lead, wrapUp, onUpdated } = this.#options;
+    const { device, emit, signal, lead, onUpdated } = this.#options;
     const { data, numericClass, asked } = this.#opened;
     const { gather: group } = groups;
     const { rank } = group;
     const { last, isTold, ...from } = this.#place;
     const tell: EmitRankEvent = (event) => rank === 0 && emit(event);
-    const isLeaving = () => wrapUp.aborted && lead === undefined;
     const valid = data.valid && dealtRows(data.valid, config);
     if (last !== undefined && isTold) {
       tell({ type: 'step', ...last }); // whoever was to tell it may be gone
@@ -372,7 +399,7 @@ class ElasticRank {
         runStep: async (stepIndex, lr) => {
           watch.begin(stepIndex);
           const outcome = await step.run(stepIndex, lr);
-          this.#isStopping = outcome.stop === 'end' || (outcome.stop === 'stop' && isLeaving());
+          this.#isStopping = outcome.stop === 'end' || (outcome.stop === 'stop' && this.#isLeaving);
           return outcome;
         },
         evaluate:

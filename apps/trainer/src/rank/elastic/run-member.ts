@@ -4,6 +4,8 @@
 import { type Epoch, joinElastic, type Member } from '@shardweave/collectives/elastic';
 import { Device } from '@shardweave/tensor-core';
 import type { ElasticPlace, RankCall } from '../../launch/messages.js';
+import { isWatched } from '../../run-config.js';
+import { CommWatch } from '../comm-watch.js';
 import { DeviceHost } from '../device-host.js';
 import type { Reached } from '../train-loop.js';
 import { runElasticRank } from './elastic-rank.js';
@@ -44,6 +46,8 @@ export async function runMember(member: Member, call: MemberCall): Promise<Reach
       ...{ config, member, device, emit, signal, wrapUp },
       onEpoch: call.onEpoch,
       onUpdated: call.onUpdated,
+      watched:
+        isWatched(config) && lead ? { comm: new CommWatch(backend), rank: localRank } : undefined,
       lead:
         lead &&
         new SoloLead({

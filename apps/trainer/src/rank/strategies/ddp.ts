@@ -34,9 +34,45 @@ export async function openReplica(options: Omit<StrategyOptions, 'groups'>): Pro
   return { model, optimizer, shardBytes, dispose };
 }
 
-/** A strategy that has more to do where a job's ranks change. */
+/** A strategy for the ranks that there are at present. */
 export interface ReplicaStrategy extends Strategy {
+  /** Frees all but what is trained, and gives the replica back. It sends nothing. */
+  unwrap(): void;
+}
+
+interface DdpStrategy extends ReplicaStrategy {
   readonly ddp: DistributedDataParallel;
+}
+
+/** How a replica comes to the state of a job whose ranks have changed. */
+export interface ReplicaState {
+  /** Whether nobody has stepped yet, so that rank 0's values go to all. */
+  readonly isFirst: boolean;
+  /** Whether somebody copies what is trained and the optimizer's state from `root`. */
+  readonly isCopied: boolean;
+  readonly root: number;
+}
+
+/** Wraps a replica for the ranks of a group, and brings all of them to one state. Collective. */
+export async function joinReplicas(
+  replica: Replica,
+  parts: Pick<StrategyOptions, 'config' | 'groups'>,
+  { isFirst, isCopied, root }: ReplicaState,
+): Promise<DdpStrategy> {
+  const wrapped = wrapReplica(replica, parts, { initSync: isFirst });
+  try {
+    await wrapped.initialize();
+    if (isCopied) {
+      // A frozen base is the same by its hash.
+      const onlyTrained = parts.config.lora !== undefined;
+      await wrapped.ddp.syncParameters({ root, onlyTrained });
+      await wrapped.ddp.syncOptimizers({ root, optimizers: [replica.optimizer] });
+    }
+  } catch (error) {
+    wrapped.unwrap();
+    throw error;
+  }
+  return wrapped;
 }
 
 /**
@@ -47,7 +83,7 @@ export function wrapReplica(
   { model, optimizer, shardBytes, dispose }: Replica,
   { config, groups }: Pick<StrategyOptions, 'config' | 'groups'>,
   options: Pick<DdpOptions, 'initSync'> = {},
-): ReplicaStrategy {
+): DdpStrategy {
   const { gradientGroups } = config;
   const ddp = new DistributedDataParallel(model, {
     initSync: options.initSync ?? true,
@@ -56,8 +92,10 @@ export function wrapReplica(
     allreduceAlwaysFp32: config.fp32Reduce || gradientGroups !== undefined,
     gradientGroups,
   });
+  const unwrap = () => void ddp.unwrap();
   return {
     ddp,
+    unwrap,
     module: ddp,
     optimizer,
     shardBytes,
@@ -72,7 +110,7 @@ export function wrapReplica(
     isSavedBeside: true,
     text: { model },
     dispose: async () => {
-      ddp.unwrap();
+      unwrap();
       dispose();
     },
   };

@@ -38,8 +38,6 @@ async function openShards(options: StrategyOptions, rest: Rest | undefined): Pro
   const parameters = trainedParameters(model);
   const blocks = modelBlocks(model, options);
   const fsdp = shardBlocks(model, blocks, { config, groups, store: rest?.store });
-  // Losses are divided by all ranks' targets before backward.
-  setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
   const optimizer = adamW(parameters, config);
   await loadWeights(fsdp, config);
   const isSavedBeside =
@@ -76,9 +74,12 @@ interface Sharding {
   readonly groups: RankGroups;
   /** The store for what it keeps off the device. */
   readonly store: ShardStore | undefined;
+  /** See FsdpOptions. Default true. */
+  readonly shardTrained?: boolean;
 }
 
-function shardBlocks(
+/** Shards a model block by block; gradients are summed over ranks. */
+export function shardBlocks(
   model: TaskModule,
   blocks: readonly Block[],
   sharding: Sharding,
@@ -88,16 +89,20 @@ function shardBlocks(
     const unit = new FullyShardedDataParallel(module as Module<[x: Tensor], Tensor>, options);
     owner.replaceChild(name, unit);
   }
-  return new FullyShardedDataParallel(model, fsdpOptions(sharding, 'root'));
+  const fsdp = new FullyShardedDataParallel(model, fsdpOptions(sharding, 'root'));
+  // Losses are divided by all ranks' targets before backward.
+  setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
+  return fsdp;
 }
 
-function fsdpOptions({ config, groups, store }: Sharding, name: string) {
+function fsdpOptions({ config, groups, store, shardTrained = true }: Sharding, name: string) {
   const isMixed = config.precision !== 'fp32';
   const { gradientGroups } = config;
   return {
     name,
     processGroup: groups.gather,
     processGroupReduceScatter: groups.reduce,
+    shardTrained,
     syncModuleStates: false, // seeds are equal, so each rank draws its own part
     reshardAfterForward: config.reshard,
     ...(store === undefined ? {} : { offloadConfig: { store } }),

@@ -127,11 +127,19 @@ export function checkpointBlocks(
 
 /**
  * Loads the weights of the run's files, one tensor in memory at a time: those of the model
- * directory, and those of adapters. Where a model has adapters, neither file has all of it, so a
- * load is strict only without adapters.
+ * directory, and those of adapters.
  * @param model a model of deferredModel, wrapped or not
  */
-export async function loadWeights(
+export async function loadWeights(model: Module, choice: ModelChoice): Promise<void> {
+  await loadBase(model, choice);
+  await loadAdapters(model, choice);
+}
+
+/**
+ * Loads those of the model directory. Where a model has adapters the files have not all of it, so
+ * the load is strict only without adapters.
+ */
+export async function loadBase(
   model: Module,
   { model: source, modelConfig, head, lora }: ModelChoice,
 ): Promise<void> {
@@ -150,6 +158,13 @@ export async function loadWeights(
       },
     );
   }
+}
+
+/** Loads those of --adapter, where there is one. */
+export async function loadAdapters(
+  model: Module,
+  { lora }: Pick<ModelChoice, 'lora'>,
+): Promise<void> {
   if (lora?.directory !== undefined) {
     await withAdapterState(lora.directory, (state) =>
       loadStateDict(model, state, { strict: false }),
