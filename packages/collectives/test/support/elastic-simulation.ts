@@ -61,6 +61,8 @@ export class ElasticSimulation {
   #coordinator: CoordinatorProcess;
   /** Whether the job may end though somebody lives who has its state. */
   #mayEnd = false;
+  /** The members that had the state of the job when it ended. */
+  #numHolders = 0;
   #problem: Error | undefined;
   #isOver = false;
   readonly trace: string[] = [];
@@ -161,11 +163,19 @@ export class ElasticSimulation {
     if (error instanceof MembershipError) {
       if (error.kind === 'fenced') {
         this.#come(); // as a newcomer
-      } else if (error.kind === 'ended' && !ENDINGS.test(error.reason)) {
-        this.#fail(error);
+      } else if (error.kind === 'ended') {
+        this.#onEnded(member, error);
       }
     } else if (!(error instanceof JoinError)) {
       this.#fail(error);
+    }
+  }
+
+  #onEnded(member: SimulatedMember, error: MembershipError): void {
+    if (!ENDINGS.test(error.reason)) {
+      this.#fail(error);
+    } else if (this.#rules.isHolder(member.id!) && !member.isLeaving) {
+      this.#numHolders++;
     }
   }
 
@@ -269,12 +279,8 @@ export class ElasticSimulation {
       return;
     }
     this.#figures.numEnded++;
-    const holders = this.#members.filter(
-      ({ id, sockets, isLeaving }) =>
-        id !== undefined && this.#rules.isHolder(id) && !sockets.process.isDead && !isLeaving,
-    );
-    if (!this.#mayEnd && holders.length >= this.#size.min) {
-      this.#fail(new Error(`it ended though ${holders.map(({ id }) => id).join()} live`));
+    if (!this.#mayEnd && this.#numHolders >= this.#size.min) {
+      this.#fail(new Error(`it ended though ${this.#numHolders} had its state`));
     }
   }
 
