@@ -47,6 +47,7 @@ describe('an elastic job has one hash, and tells the same of its steps, where', 
     );
     expect(job.errors).toEqual([]);
     expect(Math.max(...job.sizes)).toBe(8);
+    expect(job.done.map((text) => text.split(' ')[0])).toContain('leave');
     expect(job.bytes).toHaveLength(1); // what is held does not depend on what has been
   });
 

@@ -64,6 +64,8 @@ interface LiveRank {
   readonly kill: () => void;
   /** Whether it has the state of the job. */
   hasState: boolean;
+  /** Whether the command has started it, and so hears it. Only others leave by themselves. */
+  readonly isLed: boolean;
 }
 
 export async function preparedRun(flags: string): Promise<PreparedRun> {
@@ -110,10 +112,13 @@ export async function elasticJob(
       all.push(start(joining));
       return;
     }
-    const [id, rank] = [...live][pick % live.size]!;
-    if (![...live].some(([other, { hasState }]) => other !== id && hasState)) {
+    const able = [...live].filter(([, { isLed }]) => what === 'kill' || !isLed);
+    const others = [...live].filter(([id]) => id !== able[pick % able.length]?.[0]);
+    const isGoingOn = others.some(([, one]) => one.hasState) && others.some(([, one]) => one.isLed);
+    if (able.length === 0 || !isGoingOn) {
       return; // nobody would be left to go on
     }
+    const [id, rank] = able[pick % able.length]!;
     live.delete(id);
     coming.delete(id);
     done.push(`${what} ${id} after ${numCalls}`);
@@ -152,7 +157,8 @@ export async function elasticJob(
       killed.resolve();
     };
     const isAtWork = () => !isKilled && job.status.phase === 'running';
-    const rank: LiveRank = { leaving: new AbortController(), kill, hasState: false };
+    const isLed = member.id % 4 !== 1;
+    const rank: LiveRank = { leaving: new AbortController(), kill, hasState: false, isLed };
     live.set(member.id, rank);
     coming.add(member.id);
     const device = new Device(backend, { seed: run.seed });
@@ -191,7 +197,7 @@ export async function elasticJob(
           bytes.add(live);
         }
       },
-      lead: NO_LEAD,
+      lead: isLed ? NO_LEAD : undefined,
       onEnd: async ({ strategy }) => {
         hashes[member.id] = await hashOf(strategy);
       },
