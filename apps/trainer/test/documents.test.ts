@@ -397,6 +397,18 @@ const refused: [string, (object | string)[], RegExp, (LettersOptions & { flags?:
     /expected the arguments of a call as an object, .* got "\{" in message 2/,
   ],
   [
+    'a call whose arguments have another name',
+    [
+      {
+        messages: [
+          CHAT,
+          { role: 'assistant', tool_calls: [{ function: { name: 'a', args: {} } }] },
+        ],
+      },
+    ],
+    /expected a call's name and arguments, got no arguments and "args" in message 2/,
+  ],
+  [
     'a list of tools that is none',
     [{ tools: '{}', messages: [CHAT, SAYS] }],
     /expected a list as "tools"/,

@@ -261,6 +261,9 @@ function notAText(value: unknown, place: string): never {
   );
 }
 
+/** What a call may have that has no arguments. */
+const OF_CALLS = ['name', 'id', 'type', 'index'];
+
 /**
  * A call whose arguments are an object. OpenAI's interface writes them as JSON text, which a
  * template that writes JSON would put into quotes once more.
@@ -275,6 +278,12 @@ function callIn(call: unknown, place: string): unknown {
     return { ...call, function: callIn(call.function, place) };
   }
   const { arguments: given = {} } = call;
+  const others = Object.keys(call).filter((key) => !OF_CALLS.includes(key));
+  if (call.arguments === undefined && others.length > 0) {
+    throw new UsageError(
+      `expected a call's name and arguments, got no arguments and ${others.map((key) => JSON.stringify(key)).join(', ')} in ${place}. Write them as "arguments", or leave others out.`,
+    );
+  }
   const read = typeof given === 'string' && given !== '' ? parsed(given) : given || {};
   if (!isObject(read)) {
     throw new UsageError(
