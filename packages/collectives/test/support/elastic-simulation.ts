@@ -60,7 +60,7 @@ export class ElasticSimulation {
   readonly #members: SimulatedMember[] = [];
   #coordinator: CoordinatorProcess;
   /** Whether the job may end though somebody lives who has its state. */
-  #mayEnd = false;
+  #mayEnd: boolean;
   /** The members that had the state of the job when it ended. */
   #numHolders = 0;
   #problem: Error | undefined;
@@ -71,6 +71,7 @@ export class ElasticSimulation {
     this.#random = new SeededRandom(seed);
     this.#figures = figures;
     this.#net = new SimulatedNet(this.#time, this.#random.fork(), SECRET);
+    this.#mayEnd = this.#net.isSlow;
     this.#size = { min: this.#random.pick([1, 1, 2]), max: this.#random.pick([4, 5, 6]) };
     this.#rules = new EpochRules(this.#size, (id) =>
       this.#living.some((member) => member.id === id),
