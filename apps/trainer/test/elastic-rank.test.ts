@@ -111,7 +111,10 @@ describe('a newcomer', () => {
 });
 
 it.each([
-  ['--strategy fsdp --gradient-groups 4', 'expected --strategy ddp, or fsdp with --lora, with'],
+  [
+    '--strategy fsdp --gradient-groups 4',
+    'expected --strategy ddp, or fsdp with --lora-rank, with',
+  ],
   ['--strategy fsdp --lora-rank 2 --gradient-groups 4', 'got a model without any'],
   ['--strategy ddp', 'got --strategy ddp and none'],
 ])('a run with %s can have no other ranks', async (flags, message) => {

@@ -155,12 +155,12 @@ function requireElastic(config: PreparedRun): AtWork['config'] {
   const isHeldByAll = strategy === 'ddp' || (strategy === 'fsdp' && lora !== undefined);
   if (gradientGroups === undefined || !isHeldByAll) {
     throw new UsageError(
-      `an elastic job: expected --strategy ddp, or fsdp with --lora, with --gradient-groups, got --strategy ${strategy} and ${gradientGroups === undefined ? 'none' : `--gradient-groups ${gradientGroups}`}. Any rank may be lost, so each needs all that is trained, and bits that do not depend on the others.`,
+      `an elastic job: expected --strategy ddp, or fsdp with --lora-rank, with --gradient-groups, got --strategy ${strategy} and ${gradientGroups === undefined ? 'none' : `--gradient-groups ${gradientGroups}`}. Any rank may be lost, so each needs all that is trained, and bits that do not depend on the others.`,
     );
   }
   if (head.kind !== 'lm') {
     throw new UsageError(
-      `an elastic job: expected --task text, got ${head.kind}. Train that with a fixed number of ranks.`,
+      `an elastic job: expected --task lm, got ${head.kind}. Train that with a fixed number of ranks.`,
     );
   }
   return { ...config, gradientGroups };
@@ -313,7 +313,7 @@ class ElasticRank {
   #requireSame({ proof }: Note): void {
     if (proof !== this.#opened.proof) {
       throw new UsageError(
-        `this rank can't join the job: expected its flags, model, data, version and numeric class (${this.#opened.numericClass}) to be those of the others, got another. Give the same ones, on a device of the same class.`,
+        `this rank can't join the job: expected its flags, model, data and numeric class (${this.#opened.numericClass}) to be those of the others, got another. Give the same ones, on a device of the same class.`,
       );
     }
   }

@@ -28,7 +28,7 @@ export async function openAdapters(options: Omit<StrategyOptions, 'groups'>): Pr
   const { lora, model: source } = config;
   if (lora === undefined || source.kind !== 'directory' || !source.hasWeights) {
     throw new UsageError(
-      `an elastic job: expected --lora and a --model with weights with --strategy fsdp, got ${lora === undefined ? 'no --lora' : 'a model without any'}. Each rank has adapters whole, and reads its part of the base again where ranks change.`,
+      `an elastic job: expected --lora-rank and a --model with weights with --strategy fsdp, got ${lora === undefined ? 'no adapters' : 'a model without any'}. Each rank has adapters whole, and reads its part of the base again where ranks change.`,
     );
   }
   const model = await restingModel(options);
