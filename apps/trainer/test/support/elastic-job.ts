@@ -37,8 +37,11 @@ export interface ElasticTold {
   readonly sizes: readonly number[];
   /** How many ranks have ended a step by themselves, as they were behind by its decision alone. */
   readonly numFinished: number;
-  /** The bytes on a device when an epoch begins, where it had stepped before; each once. */
-  readonly bytes: readonly number[];
+  /**
+   * The bytes on a device when an epoch begins, where it had stepped before; each once, by the
+   * number of ranks.
+   */
+  readonly bytes: ReadonlyMap<number, ReadonlySet<number>>;
   /** What was done, and the number of calls. */
   readonly done: readonly string[];
   readonly numCalls: number;
@@ -102,7 +105,7 @@ export async function elasticJob(
   const hashes: string[] = [];
   const done: string[] = [];
   const errors: unknown[] = [];
-  const bytes = new Set<number>();
+  const bytes = new Map<number, Set<number>>();
   const sizes = new Map<number, number>();
   const numFinished = new Map<number, number>();
   let numCalls = 0;
@@ -194,7 +197,7 @@ export async function elasticJob(
         const isDone = (one: EpochMember) => one.step < step && !isBehind(one, step);
         numFinished.set(number, members.filter(isDone).length);
         if (step > 0) {
-          bytes.add(live);
+          bytes.set(members.length, (bytes.get(members.length) ?? new Set()).add(live));
         }
       },
       lead: isLed ? NO_LEAD : undefined,
@@ -222,7 +225,7 @@ export async function elasticJob(
   }
   const finished = [...numFinished.values()].reduce((sum, count) => sum + count, 0);
   const told = { hashes: hashes.filter(Boolean), steps, sizes: [...sizes.values()] };
-  return { ...told, numFinished: finished, bytes: [...bytes], done, numCalls, errors };
+  return { ...told, numFinished: finished, bytes, done, numCalls, errors };
 }
 
 /** A member whose groups tell of each call that has ended. */
