@@ -5,6 +5,7 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { pauseAfter } from '../src/commands/join.js';
 import { askToLeave, noteJoined } from '../src/commands/joined.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { runWarnings } from '../src/config/run-warnings.js';
@@ -64,6 +65,10 @@ describe('--elastic', () => {
     await expect(refused).rejects.toThrow(UsageError);
     await expect(refused).rejects.toThrow(says);
   });
+});
+
+it('join comes again at once, and later where it was turned away again', () => {
+  expect([0, 1, 2, 3, 9].map(pauseAfter)).toEqual([0, 10, 20, 40, 300]);
 });
 
 describe('leave', () => {

@@ -1,6 +1,7 @@
 // The command `join`: takes part in an elastic job that another command leads, until it is done.
 
 import { resolve } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { JoinError } from '@shardweave/collectives';
 import { joinElastic, type Member, MembershipError } from '@shardweave/collectives/elastic';
 import { absoluteData } from '../data/data-parts.js';
@@ -23,6 +24,8 @@ import { noteJoined } from './joined.js';
 const FIRST_MS = 30_000;
 /** The time for which a rank that was cut off tries to come again. */
 const AGAIN_MS = 10 * 60_000;
+/** The longest pause before a rank comes again that was turned away as often as that. */
+const LONGEST_PAUSE_S = 300;
 /** The ends of a part in a job after which a rank may come again. */
 const COMES_AGAIN = ['fenced', 'alone'];
 
@@ -86,6 +89,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   await using devices = new DeviceHost();
   const say = (text: string) => void (flags.quiet || out.write(`${text}\n`));
   const options = { rendezvous: { host, port }, secret };
+  let numInVain = 0;
   for (let joinTimeoutMs = FIRST_MS; ; joinTimeoutMs = AGAIN_MS) {
     say(`Connecting to ${host}:${port}, for at most ${joinTimeoutMs / 1000} s.`);
     const joining = joinElastic({ ...options, joinTimeoutMs }).catch(explain);
@@ -98,8 +102,10 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
         ...{ config, devices, localRank: 0, emit: () => {} },
         signal: interrupt.signal,
         wrapUp: interrupt.wrapUp,
-        onEpoch: ({ group, members, step }) =>
-          say(`rank ${group.rank} of ${members.length}, from step ${step + 1} on`),
+        onEpoch: ({ group, members, step }) => {
+          numInVain = 0;
+          say(`rank ${group.rank} of ${members.length}, from step ${step + 1} on`);
+        },
       });
       const left = interrupt.asked
         ? 'This rank has left; the job goes on.'
@@ -118,9 +124,24 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
         );
       }
       // It was stopped or cut off, as by a lid that was closed.
-      say(`The job goes on without this rank (${error.reason}). Joining again.`);
+      const pauseS = pauseAfter(numInVain);
+      const when = pauseS === 0 ? '' : ` in ${pauseS} s`;
+      say(`The job goes on without this rank (${error.reason}). Joining again${when}.`);
+      await delay(1000 * pauseS, undefined, { signal: interrupt.signal }).catch(() =>
+        interrupt.signal.throwIfAborted(),
+      );
+      numInVain += 1;
     }
   }
+}
+
+/**
+ * The seconds before a rank comes again. The others stop for each try, and for some seconds where it
+ * has no path to them.
+ * @param numInVain how often it was turned away since it last was part of the job
+ */
+export function pauseAfter(numInVain: number): number {
+  return numInVain === 0 ? 0 : Math.min(5 * 2 ** numInVain, LONGEST_PAUSE_S);
 }
 
 /** Rejects with the signal's reason as soon as that is aborted. */

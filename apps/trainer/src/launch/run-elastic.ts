@@ -70,7 +70,7 @@ export async function runElastic(config: PreparedRun, options: RunElasticOptions
 
 /** What a joiner says, without the rank that it does not have. */
 export function withoutRank(message: string): string {
-  return message.replace(/^rank \S+ join: /, '');
+  return message.replace(/^(rank \S+ )?join: /, '');
 }
 
 /** The host and port of `--listen`. */
