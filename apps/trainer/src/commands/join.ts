@@ -136,8 +136,8 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
 }
 
 /**
- * The seconds before a rank comes again. The others stop for each try, and for some seconds where it
- * has no path to them.
+ * The seconds before a rank comes again. The others stop for each try, and for some seconds where
+ * it has no path to them.
  * @param numInVain how often it was turned away since it last was part of the job
  */
 export function pauseAfter(numInVain: number): number {
