@@ -2,79 +2,11 @@
 // clock: what they do by rule. membership-schedules.test.ts has them do it at random.
 
 import { describe, expect, it } from 'vitest';
-import { Coordinator } from '../src/membership/coordinator.js';
 import type { CoordinatorOptions } from '../src/membership/coordinator-options.js';
 import { largestLinked } from '../src/membership/largest-linked.js';
 import { MemberCore } from '../src/membership/member-core.js';
-import type { LastEpoch, Said, Table, Told } from '../src/membership/messages.js';
-import type { Word } from '../src/membership/roster.js';
-
-/** A coordinator whose members all say what the test lets them say. */
-class Scene {
-  readonly coordinator: Coordinator<null>;
-  readonly #told = new Map<number, Told<null>[]>();
-  nowMs = 0;
-
-  constructor(options: CoordinatorOptions) {
-    this.coordinator = new Coordinator<null>(options, 0);
-  }
-
-  say(from: number, said: Said<null>): void {
-    this.#take(this.coordinator.hear(from, said, this.nowMs));
-  }
-
-  hangUp(from: number): void {
-    this.#take(this.coordinator.gone(from, this.nowMs));
-  }
-
-  silence(id: number, isSilent: boolean): void {
-    this.#take(this.coordinator.silence(id, isSilent, this.nowMs));
-  }
-
-  pass(ms: number): void {
-    this.nowMs += ms;
-    this.#take(this.coordinator.tick(this.nowMs));
-  }
-
-  /** The types of what was told over a connection since the last call. */
-  heard(connection: number): readonly string[] {
-    const told = this.#told.get(connection) ?? [];
-    this.#told.delete(connection);
-    return told.map(({ type }) => type);
-  }
-
-  /** The ids that were told as lost over a connection, since the last call of `heard`. */
-  lost(connection: number): readonly number[] {
-    return this.#told.get(connection)!.flatMap((told) => (told.type === 'over' ? told.lost : []));
-  }
-
-  /** The last table that was told over a connection. */
-  table(connection: number): Table<null> {
-    return this.#told.get(connection)!.findLast((told) => told.type === 'table')!;
-  }
-
-  /** Lets these come, each over the connection of its own number, and stop at these steps. */
-  come(...steps: readonly number[]): void {
-    for (const [connection, step] of steps.entries()) {
-      this.say(connection, { type: 'here', address: null });
-      this.say(connection, { type: 'edge', hasState: false, epoch: 0, step, note: `at ${step}` });
-    }
-  }
-
-  /** Lets all of the table link to each other, apart from pairs that have no path. */
-  link(epoch: number, ids: readonly number[], isCut = (_a: number, _b: number) => false): void {
-    for (const id of ids) {
-      const peers = ids.filter((peer) => peer !== id && !isCut(peer, id));
-      this.say(id, { type: 'linked', epoch, peers });
-    }
-  }
-
-  #take(words: readonly Word<null>[]): void {
-    for (const { to, told } of words) {
-      this.#told.set(to, [...(this.#told.get(to) ?? []), told]);
-    }
-  }
-}
+import type { LastEpoch, Said } from '../src/membership/messages.js';
+import { MembershipScene } from './support/membership-scene.js';
 
 const half = (id: number) => id < 2;
 const acrossHalves = (a: number, b: number) => half(a) !== half(b);
@@ -144,7 +76,7 @@ describe('the largest set with paths between all', () => {
 
 describe('a job of a fixed size', () => {
   it('begins when all have come, and waits for another one when one is lost', () => {
-    const scene = new Scene({ min: 3, max: 3, shortMs: 5000 });
+    const scene = new MembershipScene({ min: 3, max: 3, shortMs: 5000 });
     scene.come(0, 0);
     scene.pass(4000);
     expect(scene.heard(0)).toEqual(['welcome']);
@@ -168,7 +100,7 @@ describe('a job of a fixed size', () => {
   });
 
   it('ends for all, with a reason, when nobody comes', () => {
-    const scene = new Scene({ min: 2, max: 2, shortMs: 5000 });
+    const scene = new MembershipScene({ min: 2, max: 2, shortMs: 5000 });
     scene.come(0);
     scene.pass(5000);
     expect(scene.heard(0)).toEqual(['welcome', 'ended']);
@@ -178,14 +110,14 @@ describe('a job of a fixed size', () => {
 
 describe('an epoch that is over', () => {
   /** Four at work in epoch 1. */
-  function atWork(options: Partial<CoordinatorOptions> = {}): Scene {
-    const scene = new Scene({ min: 1, max: 4, ...options });
+  function atWork(options: Partial<CoordinatorOptions> = {}): MembershipScene {
+    const scene = new MembershipScene({ min: 1, max: 4, ...options });
     scene.come(0, 0, 0, 0);
     scene.link(1, [0, 1, 2, 3]);
     [0, 1, 2, 3].forEach((id) => void scene.heard(id));
     return scene;
   }
-  const stop = (scene: Scene, ids: readonly number[], epoch = 1) => {
+  const stop = (scene: MembershipScene, ids: readonly number[], epoch = 1) => {
     for (const id of ids) {
       scene.say(id, { type: 'edge', hasState: true, epoch, step: 5, note: '' });
     }
@@ -266,6 +198,60 @@ describe('an epoch that is over', () => {
   });
 });
 
+describe('the last one with the state', () => {
+  /** Epoch 2 forms of member 0 and newcomers 4 and 5, to whom it has yet to say anything. */
+  function forming(): MembershipScene {
+    const scene = new MembershipScene({ min: 1, max: 4, linkMs: 5000, graceMs: 60_000 });
+    scene.come(0);
+    scene.pass(1000);
+    scene.link(1, [0]);
+    for (const connection of [4, 5]) {
+      scene.say(connection, { type: 'here', address: null });
+      const edge = { step: 0, note: '', epoch: 0, hasState: false };
+      scene.say(connection, { type: 'edge', ...edge });
+    }
+    scene.say(0, { type: 'edge', hasState: true, epoch: 1, step: 7, note: '' });
+    scene.say(4, { type: 'linked', epoch: 2, peers: [2] });
+    scene.say(5, { type: 'linked', epoch: 2, peers: [1] });
+    return scene;
+  }
+
+  it('is waited for where it links late, and is given up like others where it never does', () => {
+    const late = forming();
+    late.pass(59_999);
+    expect(late.coordinator.status).toMatchObject({ phase: 'forming', members: [0, 1, 2] });
+    late.say(0, { type: 'linked', epoch: 2, peers: [1, 2] });
+    late.say(4, { type: 'linked', epoch: 2, peers: [0, 2] });
+    late.say(5, { type: 'linked', epoch: 2, peers: [0, 1] });
+    expect(late.coordinator.status).toMatchObject({ phase: 'running', epoch: 2 });
+    const never = forming();
+    never.pass(60_000);
+    expect(never.heard(0).slice(-1)).toEqual(['fenced']);
+    expect(never.coordinator.status.phase).toBe('ended');
+  });
+
+  it.each([
+    ['whose connection has ended', 11_999],
+    ['that shows no sign of life', 29_999],
+  ])('%s is waited for until it would have come back', (how, ms) => {
+    const gone = how.includes('connection') ? [1, 0] : [1];
+    const scene = new MembershipScene({ min: 1, max: 2 });
+    scene.come(0, 0);
+    scene.link(1, [0, 1]);
+    scene.silence(0, gone.length === 1);
+    for (const connection of gone) {
+      scene.hangUp(connection);
+    }
+    scene.pass(1000);
+    scene.come(0, 0, 0); // a newcomer has no state
+    scene.pass(ms - 1000);
+    expect(scene.coordinator.status.phase).toBe('gathering');
+    scene.say(9, { type: 'here', address: null, last: lastOf(0, 1, [0, 1]) });
+    scene.say(9, { type: 'edge', hasState: true, epoch: 1, step: 7, note: '' });
+    expect(scene.coordinator.status).toMatchObject({ phase: 'forming', members: [0, 2] });
+  });
+});
+
 describe('a member', () => {
   /** One that has come as member 0 and stopped at step 3, and what it says from then on. */
   function forming() {
@@ -317,7 +303,7 @@ describe('a member', () => {
 
 describe('two halves that do not reach each other', () => {
   it('become the half with the lowest ids, and the others are fenced when it has formed', () => {
-    const scene = new Scene({ min: 1, max: 4 });
+    const scene = new MembershipScene({ min: 1, max: 4 });
     scene.come(0, 0, 0, 0);
     scene.link(1, [0, 1, 2, 3]);
     for (const id of [0, 1, 2, 3]) {
@@ -333,8 +319,23 @@ describe('two halves that do not reach each other', () => {
     expect(scene.heard(7)).toEqual(['fenced']);
   });
 
+  it('are tried again for as long as either half is too small', () => {
+    for (const heals of [true, false]) {
+      const scene = new MembershipScene({ min: 3, max: 4, linkMs: 5000, shortMs: 12_000 });
+      scene.come(0, 0, 0, 0);
+      scene.link(1, [0, 1, 2, 3], acrossHalves);
+      scene.pass(5000);
+      expect(scene.coordinator.status).toMatchObject({ phase: 'forming', epoch: 2 });
+      scene.link(2, [0, 1, 2, 3], heals ? undefined : acrossHalves);
+      scene.pass(5000);
+      scene.link(3, [0, 1, 2, 3], acrossHalves);
+      scene.pass(5000);
+      expect(scene.coordinator.status.phase).toBe(heals ? 'running' : 'ended');
+    }
+  });
+
   it('are found where the cut comes while they link', () => {
-    const scene = new Scene({ min: 1, max: 4, linkMs: 5000 });
+    const scene = new MembershipScene({ min: 1, max: 4, linkMs: 5000 });
     scene.come(0, 0, 0, 0);
     scene.link(1, [0, 1, 2, 3], acrossHalves);
     scene.pass(4999);
@@ -350,7 +351,7 @@ describe('a coordinator that was started again', () => {
   const all = [0, 1, 2, 3];
 
   it('changes nothing where all come who are at work', () => {
-    const scene = new Scene({ min: 1, max: 4, begin: 'again' });
+    const scene = new MembershipScene({ min: 1, max: 4, begin: 'again' });
     for (const id of all) {
       scene.say(id, { type: 'here', address: null, last: lastOf(id, 6, all) });
     }
@@ -363,7 +364,13 @@ describe('a coordinator that was started again', () => {
     ['ends with half, and says who is missing', 'again', 2, 'ended'],
     ['goes on with fewer by the word of the operator', 'adopt', 1, 'forming'],
   ] as const)('%s', (_, begin, count, phase) => {
-    const scene = new Scene({ min: 1, max: 4, begin, recoverMs: 12_000, shortMs: 30_000 });
+    const scene = new MembershipScene({
+      min: 1,
+      max: 4,
+      begin,
+      recoverMs: 12_000,
+      shortMs: 30_000,
+    });
     for (const id of all.slice(0, count)) {
       scene.say(id, { type: 'here', address: null, last: lastOf(id, 6, all) });
     }
@@ -382,7 +389,7 @@ describe('a coordinator that was started again', () => {
   });
 
   it('takes the newest epoch that anybody knows of, and fences who was not in it', () => {
-    const scene = new Scene({ min: 1, max: 4, begin: 'again' });
+    const scene = new MembershipScene({ min: 1, max: 4, begin: 'again' });
     for (const id of [1, 2, 3]) {
       scene.say(id, { type: 'here', address: null, last: lastOf(id, 6, all) });
     }

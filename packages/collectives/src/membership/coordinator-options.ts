@@ -17,7 +17,11 @@ export interface CoordinatorOptions {
    * as long as a call may take.
    */
   readonly graceMs?: number | undefined;
-  /** The time in which a member that seems to be lost has to say something. Default: 1 s. */
+  /**
+   * The time in which a member that seems to be lost has to say something. One that may be the last
+   * with the state of the job has `shortMs`, or `recoverMs` where its connection has ended.
+   * Default: 1 s.
+   */
   readonly suspectMs?: number | undefined;
   /** The time after the last new link after which a forming epoch is given up. Default: 5 s. */
   readonly linkMs?: number | undefined;

@@ -14,8 +14,6 @@ export interface Stage {
   readonly lost: readonly number[];
   /** The time at which somebody came, stopped or made a link. */
   movedMs: number;
-  /** The time since which there are too few. */
-  shortSinceMs?: number;
   /** Whether those at work were told that somebody waits. */
   isDueTold?: boolean;
 }
@@ -30,6 +28,8 @@ export class JobState<Address> {
   readonly options: CoordinatorOptions;
   readonly roster = new Roster<Address>();
   readonly deadlines = new Deadlines();
+  /** The time since which too few could reach each other; undefined while an epoch runs. */
+  shortSinceMs: number | undefined;
   #stage: Stage;
   /** The highest number of an epoch. */
   #epoch = 0;
@@ -125,6 +125,7 @@ export class JobState<Address> {
   form(nowMs: number): void {
     const { epoch, members: ids } = this.#table;
     this.#begin('running', nowMs);
+    this.shortSinceMs = undefined;
     for (const seat of this.roster.of(ids)) {
       seat.edge = undefined;
       seat.formed = epoch;

@@ -1,4 +1,9 @@
 // What it is time for in each phase of an elastic job.
+//
+// Note [the last state]
+// Where nobody else is ready who has the state of the job, the others can't go on without a member
+// that may have it, and lose nothing by waiting. So its silence, or the end of its connection, does
+// not cost it its place at once: it has the time in which it may come back.
 
 import { DEFAULT_TIMEOUT_MS } from '../endpoint/endpoint.js';
 import type { JobState } from './job-state.js';
@@ -6,12 +11,18 @@ import { chooseMembers, hasState, isReady, type Seat } from './roster.js';
 
 /** Gives up those whose connection has ended, and who are lost to others too or stay away. */
 export function giveUpGone<Address>(job: JobState<Address>, nowMs: number): void {
-  const { suspectMs = 1000 } = job.options;
-  for (const seat of job.roster.all) {
-    const isNewcomer = !job.isMember(seat) && !job.before.includes(seat.id);
-    const mayReturn = seat.suspectedMs === undefined && !isNewcomer;
-    const isGone = seat.connection === undefined;
-    if (isGone && (!mayReturn || job.deadlines.isPast(seat.goneMs + suspectMs, nowMs))) {
+  const { suspectMs = 1000, recoverMs = 12_000 } = job.options;
+  for (const seat of job.roster.all.filter(({ connection }) => connection === undefined)) {
+    const isMember = job.isMember(seat) || job.before.includes(seat.id);
+    const mayReturn = seat.suspectedMs === undefined && isMember;
+    const waitMs = mayReturn ? suspectMs : 0;
+    const limitMs = isLast(job, seat) ? Math.max(waitMs, recoverMs) : waitMs;
+    if (!job.deadlines.isPast(seat.goneMs + limitMs, nowMs)) {
+      continue;
+    }
+    if (job.stage.phase === 'running' && isMember) {
+      job.stop([seat.id], nowMs); // where the others stand decides whether it is needed
+    } else {
       job.giveUp(seat, { how: 'lost', reason: 'its connection has ended' }, nowMs);
     }
   }
@@ -25,19 +36,27 @@ export function gather<Address>(job: JobState<Address>, nowMs: number): void {
     return;
   }
   const end = (reason: string) => job.end(reason, job.roster.connections, nowMs);
-  if (!job.roster.all.some((seat) => isReady(seat) && hasState(seat, job.before))) {
+  if (!hasHolder(job)) {
     if (!isFirst) {
       end('nobody is left who has its state');
     }
     return;
   }
-  const chosen = chooseMembers(job.roster, job.before, max);
+  let chosen = chooseMembers(job.roster, job.before, max);
   if (chosen.length < min) {
-    job.stage.shortSinceMs ??= nowMs;
-    if (job.deadlines.isPast(job.stage.shortSinceMs + shortMs, nowMs)) {
+    job.shortSinceMs ??= nowMs;
+    if (job.deadlines.isPast(job.shortSinceMs + shortMs, nowMs)) {
       end(`for ${shortMs} ms it had ${chosen.length} members, of at least ${min}`);
+      return;
     }
-  } else if (
+    // Paths heal, so those who had none to each other try once more.
+    job.roster.forgetCuts();
+    chosen = chooseMembers(job.roster, job.before, max);
+  }
+  if (chosen.length < min) {
+    return;
+  }
+  if (
     !isFirst ||
     chosen.length === max ||
     job.deadlines.isPast(job.stage.movedMs + settleMs, nowMs)
@@ -48,13 +67,11 @@ export function gather<Address>(job: JobState<Address>, nowMs: number): void {
 
 /** Whether a member of the epoch before may still stop and say where. Who is late is given up. */
 function isAwaiting<Address>(job: JobState<Address>, nowMs: number): boolean {
-  const { graceMs = DEFAULT_TIMEOUT_MS, suspectMs = 1000 } = job.options;
   let isAwaited = false;
   for (const seat of job.roster.of(job.before)) {
-    const lostMs = seat.suspectedMs ?? seat.silentMs;
-    const limitMs = lostMs === undefined ? graceMs : suspectMs;
-    const sinceMs = Math.max(lostMs ?? 0, job.stage.sinceMs);
-    if (seat.edge === undefined && job.deadlines.isPast(sinceMs + limitMs, nowMs)) {
+    const limitMs = patienceOf(job, seat);
+    const lostMs = lostMsOf(seat);
+    if (seat.edge === undefined && isOver(job, seat, nowMs)) {
       const reason =
         lostMs === undefined
           ? `it did not stop within ${limitMs} ms`
@@ -65,6 +82,45 @@ function isAwaiting<Address>(job: JobState<Address>, nowMs: number): boolean {
     }
   }
   return isAwaited;
+}
+
+/** The time since which a member shows no sign of life; undefined where it does. */
+function lostMsOf({ suspectedMs, silentMs }: Seat<unknown>): number | undefined {
+  return suspectedMs ?? silentMs;
+}
+
+/** The time for which a member is waited for that is lost, or lives and does not answer. */
+function patienceOf<Address>(job: JobState<Address>, seat: Seat<Address>): number {
+  const { graceMs = DEFAULT_TIMEOUT_MS, suspectMs = 1000, shortMs = 30_000 } = job.options;
+  if (lostMsOf(seat) === undefined) {
+    return graceMs;
+  }
+  return isLast(job, seat) ? Math.max(suspectMs, shortMs) : suspectMs;
+}
+
+function isOver<Address>(job: JobState<Address>, seat: Seat<Address>, nowMs: number): boolean {
+  const sinceMs = Math.max(lostMsOf(seat) ?? 0, job.stage.sinceMs);
+  return job.deadlines.isPast(sinceMs + patienceOf(job, seat), nowMs);
+}
+
+/** Whether somebody is ready who has the state of the job, apart from those. */
+function hasHolder<Address>(
+  { roster, before }: JobState<Address>,
+  apart: readonly Seat<Address>[] = [],
+): boolean {
+  return roster.all.some(
+    (seat) => isReady(seat) && hasState(seat, before) && !apart.includes(seat),
+  );
+}
+
+/** Whether a member may have the job's state, and nobody else has. See Note [the last state]. */
+function isLast<Address>(
+  job: JobState<Address>,
+  seat: Seat<Address>,
+  apart: readonly Seat<Address>[] = [seat],
+): boolean {
+  const mayHave = job.before.includes(seat.id) && seat.edge?.hasState !== false;
+  return mayHave && job.stage.phase !== 'running' && !hasHolder(job, apart);
 }
 
 /** Forming: lets all begin when they are linked; who can't link is cut from the others. */
@@ -79,15 +135,19 @@ export function form<Address>(job: JobState<Address>, nowMs: number): void {
   } else if (seats.every(hasAll)) {
     job.form(nowMs);
   } else if (job.deadlines.isPast(job.stage.movedMs + linkMs, nowMs)) {
+    const mute = seats.filter(({ links }) => links === undefined);
+    if (mute.some((a) => isLast(job, a, mute) && !isOver(job, a, nowMs))) {
+      return;
+    }
     job.gather(nowMs);
     const reason = `it did not link to the others within ${linkMs} ms`;
     for (const a of seats) {
       for (const b of seats.filter((other) => !isLinked(a, other))) {
         job.roster.cut(a, b);
       }
-      if (a.links === undefined) {
-        job.giveUp(a, { how: 'fenced', reason }, nowMs);
-      }
+    }
+    for (const a of mute) {
+      job.giveUp(a, { how: 'fenced', reason }, nowMs);
     }
   }
 }

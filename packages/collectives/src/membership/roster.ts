@@ -130,6 +130,12 @@ export class Roster<Address> {
     b.cut.add(a.id);
   }
 
+  forgetCuts(): void {
+    for (const { cut } of this.#seats.values()) {
+      cut.clear();
+    }
+  }
+
   tell({ connection }: Seat<Address>, told: Told<Address>): void {
     if (connection !== undefined) {
       this.tellOver(connection, told);

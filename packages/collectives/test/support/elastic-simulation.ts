@@ -60,7 +60,7 @@ export class ElasticSimulation {
   readonly #members: SimulatedMember[] = [];
   #coordinator: CoordinatorProcess;
   /** Whether the job may end though somebody lives who has its state. */
-  #mayEnd: boolean;
+  #mayEnd = false;
   /** The members that had the state of the job when it ended. */
   #numHolders = 0;
   #problem: Error | undefined;
@@ -71,7 +71,6 @@ export class ElasticSimulation {
     this.#random = new SeededRandom(seed);
     this.#figures = figures;
     this.#net = new SimulatedNet(this.#time, this.#random.fork(), SECRET);
-    this.#mayEnd = this.#net.isSlow;
     this.#size = { min: this.#random.pick([1, 1, 2]), max: this.#random.pick([4, 5, 6]) };
     this.#rules = new EpochRules(this.#size, (id) =>
       this.#living.some((member) => member.id === id),
@@ -194,7 +193,6 @@ export class ElasticSimulation {
       if (kind === 'kill') {
         member.sockets.kill();
       } else if (kind === 'stop') {
-        this.#mayEnd = true;
         member.stop();
         this.#time.after(this.#random.pick([100, 1500, 4000, 12_000]), () => member.wake());
       } else if (kind === 'cut') {
@@ -221,7 +219,6 @@ export class ElasticSimulation {
 
   /** Cuts the path to the coordinator, to another member, or between two halves. */
   #cut({ sockets: { host } }: SimulatedMember): void {
-    this.#mayEnd = true;
     const others = this.#living.map(({ sockets }) => sockets.host).filter((one) => one !== host);
     if (this.#random.chance(0.2)) {
       this.#net.cut(host, COORDINATOR);

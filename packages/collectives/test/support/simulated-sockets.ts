@@ -47,11 +47,6 @@ export class SimulatedNet {
     this.#scaleMs = random.pick([0, 0.1, 1, 20]);
   }
 
-  /** Whether messages may take as long as a peer may be silent, or a link to be made. */
-  get isSlow(): boolean {
-    return this.#scaleMs >= 20;
-  }
-
   /** Starts a process, perhaps at the address of one that is dead. */
   start(host: string): SimulatedSockets {
     const sockets = new SimulatedSockets(host, this);
