@@ -47,6 +47,7 @@ describe('an elastic job has one hash, and tells the same of its steps, where', 
     );
     expect(job.errors).toEqual([]);
     expect(Math.max(...job.sizes)).toBe(8);
+    expect([...job.warm].sort()).toEqual([2, 3, 4, 5, 6, 7]); // those who came; nobody waits for it
     expect(job.done.map((text) => text.split(' ')[0])).toContain('leave');
     const held = [...job.bytes.values()].flatMap((bytes) => [...bytes]);
     expect(new Set(held).size).toBe(1); // what is held does not depend on what has been

@@ -45,6 +45,8 @@ export interface ElasticTold {
   /** What was done, and the number of calls. */
   readonly done: readonly string[];
   readonly numCalls: number;
+  /** The ids of ranks that had computed something before they asked to be part of the job. */
+  readonly warm: ReadonlySet<number>;
   readonly errors: readonly unknown[];
 }
 
@@ -108,11 +110,12 @@ export async function elasticJob(
   const bytes = new Map<number, Set<number>>();
   const sizes = new Map<number, number>();
   const numFinished = new Map<number, number>();
+  const warm = new Set<number>();
   let numCalls = 0;
 
   const disturb = ({ what, pick = 0 }: Disturbance) => {
     if (what === 'join') {
-      all.push(start(joining));
+      all.push(start(joining, true));
       return;
     }
     const able = [...live].filter(([, { isLed }]) => what === 'kill' || !isLed);
@@ -151,7 +154,13 @@ export async function elasticJob(
     }
     return begun.promise;
   };
-  const start = async (run: PreparedRun) => {
+  const beginWith = (device: Device, id: number) => () => {
+    if (live.get(id)?.hasState === false && device.memory().peak.gradient > 0) {
+      warm.add(id);
+    }
+    return begin();
+  };
+  const start = async (run: PreparedRun, isNewcomer = false) => {
     const member = await job.join();
     const killed = deferred();
     let isKilled = false;
@@ -167,7 +176,7 @@ export async function elasticJob(
     const device = new Device(backend, { seed: run.seed });
     const running = runElasticRank({
       config: run,
-      member: watched(member, { onCall, begin }, (group) => {
+      member: watched(member, { onCall, begin: beginWith(device, member.id) }, (group) => {
         coming.delete(member.id);
         let step = 0; // those who are deaf are there from the first
         aroundDecisions(group, async (decide) => {
@@ -182,7 +191,7 @@ export async function elasticJob(
           }
         });
       }),
-      device,
+      ...{ device, isNewcomer },
       emit: (event) => {
         if (event.type === 'step' && !isKilled) {
           steps[event.metrics.step - 1] = event.metrics;
@@ -225,7 +234,7 @@ export async function elasticJob(
   }
   const finished = [...numFinished.values()].reduce((sum, count) => sum + count, 0);
   const told = { hashes: hashes.filter(Boolean), steps, sizes: [...sizes.values()] };
-  return { ...told, numFinished: finished, bytes, done, numCalls, errors };
+  return { ...told, numFinished: finished, bytes, warm, done, numCalls, errors };
 }
 
 /** A member whose groups tell of each call that has ended. */

@@ -47,6 +47,7 @@ import { sumOverRanks } from '../strategies/sum-over-ranks.js';
 import { type AfterStep, type Reached, trainLoop } from '../train-loop.js';
 import { isBehind, type Note, noteOf, noteText, type Place, ranksInOrder } from './place.js';
 import { proofOf } from './proof.js';
+import { warmUp } from './warm-up.js';
 
 /** The time between two looks for somebody of whom the leading process hears. */
 const WAIT_MS = 100;
@@ -56,6 +57,8 @@ export interface ElasticRankOptions {
   readonly config: PreparedRun;
   readonly member: Member;
   readonly device: Device;
+  /** Whether the job is at work already, as far as this rank knows. */
+  readonly isNewcomer: boolean;
   readonly emit: EmitRankEvent;
   /** Undefined on a rank that the process which leads the job does not hear. */
   readonly lead?: ElasticLead | undefined;
@@ -138,8 +141,12 @@ export async function runElasticRank(options: ElasticRankOptions): Promise<Reach
     const asked = await readAsked(config);
     const open = config.strategy === 'fsdp' ? openAdapters : openReplica;
     const replica = await open({ device, config, own });
-    const rank = new ElasticRank(options, { data, own, proof, numericClass, replica, asked });
+    const opened = { data, own, proof, numericClass, replica, asked };
+    const rank = new ElasticRank(options, opened);
     try {
+      if (options.isNewcomer && config.strategy === 'ddp') {
+        await warmUp(device, config, opened);
+      }
       return await rank.run();
     } finally {
       rank.dispose();

@@ -44,6 +44,7 @@ export async function runMember(member: Member, call: MemberCall): Promise<Reach
   try {
     return await runElasticRank({
       ...{ config, member, device, emit, signal, wrapUp },
+      isNewcomer: lead?.isFirst !== true,
       onEpoch: call.onEpoch,
       onUpdated: call.onUpdated,
       watched:
