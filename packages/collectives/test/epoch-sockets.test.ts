@@ -94,6 +94,7 @@ describe('a peer that has heard of an epoch first', () => {
     expect(socket.handler).toBeUndefined();
     expect(await linkedIn(linker, 3)).toEqual([6]);
     expect(socket.handler).toBeDefined();
+    socket.terminate(); // the closing of a link waits a second for its peer
     await linker.close();
   });
 
@@ -106,6 +107,7 @@ describe('a peer that has heard of an epoch first', () => {
     expect(wrong.closed).toBe('4401 world size is 2 here, not 5');
     expect(old.closed).toBe('4401 epoch 2 is over, this is epoch 3');
     expect(right.closed).toBe('');
+    right.terminate();
     await linker.close();
   });
 
