@@ -13,7 +13,8 @@ import { resolveConfig } from '../../src/config/resolve-config.js';
 import { prepareTokens } from '../../src/data/prepare-tokens.js';
 import { deferred } from '../../src/launch/watch-ranks.js';
 import { DeviceHost } from '../../src/rank/device-host.js';
-import { type ElasticLead, runElasticRank } from '../../src/rank/elastic/elastic-rank.js';
+import type { ElasticLead } from '../../src/rank/elastic/elastic-options.js';
+import { runElasticRank } from '../../src/rank/elastic/elastic-rank.js';
 import { isBehind } from '../../src/rank/elastic/place.js';
 import type { StepMetrics } from '../../src/rank/events.js';
 import { hashOf } from '../../src/rank/strategies/model-saves.js';
@@ -43,6 +44,8 @@ export interface ElasticTold {
   readonly done: readonly string[];
   readonly numCalls: number;
   readonly errors: readonly unknown[];
+  /** The steps at which ranks were asked to save as too few were left. */
+  readonly kept: readonly number[];
 }
 
 /** These ranks are heard, and leave nothing. */
@@ -51,6 +54,8 @@ const NO_LEAD: ElasticLead = {
   begin: async () => undefined,
   record: async () => {},
   afterStep: async () => {},
+  settle: async () => {},
+  keep: async () => {},
   stop: async () => {},
   end: async () => {},
 };
@@ -78,6 +83,8 @@ export interface ElasticJobOptions {
   readonly ranks: number;
   /** The run of the ranks that join later; the same by default. */
   readonly joining?: PreparedRun;
+  /** The fewest ranks, below which the job ends at once; by default one. */
+  readonly min?: number;
   /**
    * A rank that takes part in the decision of step `step` (from 1), and hears nothing of it. When
    * that step is told, the member `kill` is killed.
@@ -88,9 +95,9 @@ export interface ElasticJobOptions {
 export async function elasticJob(
   config: PreparedRun,
   disturbances: readonly Disturbance[],
-  { ranks, joining = config, deaf }: ElasticJobOptions,
+  { ranks, joining = config, min = 1, deaf }: ElasticJobOptions,
 ): Promise<ElasticTold> {
-  const job = new MemoryElasticJob({ min: 1, max: MOST, settleMs: 1 });
+  const job = new MemoryElasticJob({ min, max: MOST, settleMs: 1, shortMs: 1 });
   await using host = new DeviceHost();
   const backend = await host.open('cpu', { threads: 1 });
   const live = new Map<number, LiveRank>();
@@ -102,6 +109,7 @@ export async function elasticJob(
   const hashes: string[] = [];
   const done: string[] = [];
   const errors: unknown[] = [];
+  const kept: number[] = [];
   const bytes = new Set<number>();
   const sizes = new Map<number, number>();
   const numFinished = new Map<number, number>();
@@ -197,7 +205,7 @@ export async function elasticJob(
           bytes.add(live);
         }
       },
-      lead: isLed ? NO_LEAD : undefined,
+      lead: isLed ? { ...NO_LEAD, keep: async ({ step }) => void kept.push(step) } : undefined,
       onEnd: async ({ strategy }) => {
         hashes[member.id] = await hashOf(strategy);
       },
@@ -222,7 +230,7 @@ export async function elasticJob(
   }
   const finished = [...numFinished.values()].reduce((sum, count) => sum + count, 0);
   const told = { hashes: hashes.filter(Boolean), steps, sizes: [...sizes.values()] };
-  return { ...told, numFinished: finished, bytes: [...bytes], done, numCalls, errors };
+  return { ...told, numFinished: finished, bytes: [...bytes], done, numCalls, errors, kept };
 }
 
 /** A member whose groups tell of each call that has ended. */
