@@ -16,7 +16,18 @@ import {
   localStateDict,
   summonFullParams,
 } from '@shardweave/fsdp/fairscale';
-import { AdamW, Gpt2, gradNorm, lazyStateDict, loadCheckpoint, stateDict } from '@shardweave/nn';
+import {
+  AdamW,
+  Gpt2,
+  gradNorm,
+  hashModel,
+  lazyStateDict,
+  loadCheckpoint,
+  loadStateDict,
+  Module,
+  saveCheckpoint,
+  stateDict,
+} from '@shardweave/nn';
 import { square, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
@@ -39,7 +50,7 @@ import {
 } from '../../../tooling/test-kit/index.ts';
 import { AXES, plainOutcome, shardedOutcomes, titleOf, toleranceOf } from './support/cells.js';
 import { pairwiseRows } from './support/pairwise.js';
-import { adam, everything, net, saved } from './support/saved-models.js';
+import { adam, everything, net, place, saved } from './support/saved-models.js';
 import { wrapIn as wrapsIn } from './support/sharding.js';
 
 type Given = Partial<FsdpOptions>;
@@ -175,6 +186,22 @@ function stack({ device, group }: Pick<Rank, 'device' | 'group'>, given: Given =
   return wrapsIn({ group }, { shardTrained: false, ...given })(new Stack(device, layers));
 }
 
+/** What is trained of a model, without its wrappers. */
+class Trained extends Module {
+  constructor(model: Module) {
+    super(model.device);
+    for (const [name, tensor] of model.namedParameters()) {
+      if (tensor.requiresGrad) {
+        this.sharedParameter(name, tensor);
+      }
+    }
+  }
+
+  override forward(): never {
+    throw new Error('it has no layers');
+  }
+}
+
 it('holds the trained parameters, gradients and optimizer state whole, and the rest in shards', () =>
   onRanks(3, async (rank) => {
     const { device, group } = rank;
@@ -231,6 +258,32 @@ describe('a save', () => {
       expect(loaded).toEqual(whole);
     }
   });
+
+  it('is made, hashed and loaded by a rank alone, through a module of what is trained', () =>
+    onRanks(2, async (rank) => {
+      const model = stack(rank, { mixedPrecision: true, computeDType: 'bf16' });
+      const optimizer = new AdamW(model.parameters().filter(({ requiresGrad }) => requiresGrad));
+      await trainOnce(model, { first: rank.rank, count: 1 });
+      await optimizer.step();
+      const options = { optimizer, onlyTrained: true };
+      const together = await hashModel(model, options);
+      if (rank.rank === 1) {
+        const alone = new Trained(model);
+        expect(await hashModel(alone, options)).toBe(together);
+        const store = place();
+        await saveCheckpoint(alone, store, options);
+        const zeros = new Map(
+          [...(await stateDict(alone))].map(([name, entry]) => [
+            name,
+            { ...entry, data: new Uint8Array(entry.data.byteLength) },
+          ]),
+        );
+        await loadStateDict(alone, zeros);
+        expect(await hashModel(alone, options)).not.toBe(together);
+        await loadCheckpoint(alone, store, options);
+      }
+      expect(await hashModel(model, options)).toBe(together);
+    }));
 
   it('reads as state dicts do on one rank, lazy, local and written in part too', async () => {
     const textsOn = (ranks: number) =>

@@ -12,6 +12,7 @@ import { SignalError, TrainerError, UsageError } from '../errors.js';
 import { flag, needed, type ValuesOf } from '../flags/flag.js';
 import { data, devices, file, filledText, threads } from '../flags/flag-kinds.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
+import { readAbout } from '../launch/elastic-about.js';
 import { addressOf, SECRET_VARIABLE, withoutRank } from '../launch/run-elastic.js';
 import { DeviceHost } from '../rank/device-host.js';
 import { runMember } from '../rank/elastic/run-member.js';
@@ -57,7 +58,7 @@ type Flags = ValuesOf<typeof FLAGS>;
 /** The command `join`. */
 export const join = defineCommand({
   name: 'join',
-  description: `Adds a rank to a job of train --elastic --strategy ddp. It copies the state of the others, computes its part of each step, and leaves when all are done; Ctrl-C or the command leave makes it leave before, and the job goes on. Flags, model and data have to be those of the job, which are compared by hashes. The secret of the job is in ${SECRET_VARIABLE}.`,
+  description: `Adds a rank to a job of train --elastic. It copies the state of the others, computes its part of each step, and leaves when all are done; Ctrl-C or the command leave makes it leave before, and the job goes on. Flags, model and data have to be those of the job, which are compared by hashes. The secret of the job is in ${SECRET_VARIABLE}.`,
   flags: FLAGS,
   model: 'weights',
   examples: [
@@ -177,7 +178,7 @@ async function configOf(
       'join: the job does not tell what it computes. Is it one of train --elastic?',
     );
   }
-  const theirs = JSON.parse(about) as PreparedRun;
+  const theirs = readAbout(about);
   const { data: given, valid, threads: own, model } = flags;
   const here: RunConfig = {
     ...theirs,

@@ -36,6 +36,8 @@ export interface RankCall {
   readonly signal: AbortSignal;
   /** Ends it after the present step, with a save. */
   readonly wrapUp: AbortSignal;
+  /** Aborted where it saves if its job ends because too few ranks are left. */
+  readonly keeping?: AbortSignal | undefined;
 }
 
 /** The work of one rank, which `Link` links to the others. */
@@ -49,6 +51,8 @@ export type ToRank =
     }
   /** The rank ends after the present step, with a save. */
   | { readonly type: 'wrap-up' }
+  /** The rank is the one that saves if the job ends because too few are left. */
+  | { readonly type: 'keep' }
   /** The rank leaves at once, cleanly. */
   | { readonly type: 'stop' };
 

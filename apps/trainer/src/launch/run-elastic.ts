@@ -11,6 +11,7 @@ import {
 import { UsageError } from '../errors.js';
 import type { MembersTold, RankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
+import { aboutOf } from './elastic-about.js';
 import type { ElasticPlace } from './messages.js';
 import { type RankEnd, rootCause } from './rank-failure.js';
 import { type RunProcessesOptions, startProcess } from './run-processes.js';
@@ -46,7 +47,7 @@ export async function runElastic(config: PreparedRun, options: RunElasticOptions
   const ranks = new ElasticRanks(config, options);
   const server = await serveElastic({
     ...{ min: config.minRanks!, max, secret, address: host, port },
-    about: JSON.stringify(config),
+    about: aboutOf(config),
     onChange: (change) => ranks.onChange(change),
   }).catch((cause: Error) => {
     const why = withoutRank(cause.message).replace(/ Take one.*$/, '');
@@ -89,6 +90,8 @@ class ElasticRanks {
   /** Those that live, with their ids in the job. */
   readonly #hosts = new Map<RankHost, number | undefined>();
   readonly #changes = new MemberChanges();
+  /** The rank that saves if the job ends because too few are left. */
+  #keeper: RankHost | undefined;
   #numRestarts = 0;
 
   constructor(config: PreparedRun, options: RunElasticOptions) {
@@ -133,6 +136,7 @@ class ElasticRanks {
     const told = this.#changes.add(change);
     const left = this.#changes.numLeft(change);
     if (change.phase === 'gathering' && change.gone.length > 0 && left < minRanks && left > 0) {
+      this.#chooseKeeper(change);
       this.#options.onNote?.(
         `${left === 1 ? '1 rank is' : `${left} ranks are`} left, and --min-ranks is ${minRanks}: waiting 30 s for others to join`,
       );
@@ -145,6 +149,17 @@ class ElasticRanks {
       if (id !== undefined && gone.has(id)) {
         host.kill(); // it may only be stopped, and must write nothing when it wakes up
       }
+    }
+  }
+
+  /** Lets one of those that are left, and have the state, save if no others come. */
+  #chooseKeeper({ members, gone }: CoordinatorChange): void {
+    const isLeft = (id: number | undefined) =>
+      id !== undefined && members.includes(id) && !gone.some((departure) => departure.id === id);
+    const left = [...this.#hosts].filter(([, id]) => isLeft(id)).map(([host]) => host);
+    if (this.#keeper === undefined || !left.includes(this.#keeper)) {
+      this.#keeper = left[0];
+      this.#keeper?.tell({ type: 'keep' });
     }
   }
 

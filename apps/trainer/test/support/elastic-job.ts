@@ -13,7 +13,8 @@ import { resolveConfig } from '../../src/config/resolve-config.js';
 import { prepareTokens } from '../../src/data/prepare-tokens.js';
 import { deferred } from '../../src/launch/watch-ranks.js';
 import { DeviceHost } from '../../src/rank/device-host.js';
-import { type ElasticLead, runElasticRank } from '../../src/rank/elastic/elastic-rank.js';
+import type { ElasticLead } from '../../src/rank/elastic/elastic-options.js';
+import { runElasticRank } from '../../src/rank/elastic/elastic-rank.js';
 import { isBehind } from '../../src/rank/elastic/place.js';
 import type { StepMetrics } from '../../src/rank/events.js';
 import { hashOf } from '../../src/rank/strategies/model-saves.js';
@@ -48,6 +49,8 @@ export interface ElasticTold {
   /** The ids of ranks that had computed something before they asked to be part of the job. */
   readonly warm: ReadonlySet<number>;
   readonly errors: readonly unknown[];
+  /** The steps at which ranks were asked to save as too few were left. */
+  readonly kept: readonly number[];
 }
 
 /** These ranks are heard, and leave nothing. */
@@ -56,6 +59,8 @@ const NO_LEAD: ElasticLead = {
   begin: async () => undefined,
   record: async () => {},
   afterStep: async () => {},
+  settle: async () => {},
+  keep: async () => {},
   stop: async () => {},
   end: async () => {},
 };
@@ -83,6 +88,8 @@ export interface ElasticJobOptions {
   readonly ranks: number;
   /** The run of the ranks that join later; the same by default. */
   readonly joining?: PreparedRun;
+  /** The fewest ranks, below which the job ends at once; by default one. */
+  readonly min?: number;
   /**
    * A rank that takes part in the decision of step `step` (from 1), and hears nothing of it. When
    * that step is told, the member `kill` is killed.
@@ -93,9 +100,9 @@ export interface ElasticJobOptions {
 export async function elasticJob(
   config: PreparedRun,
   disturbances: readonly Disturbance[],
-  { ranks, joining = config, deaf }: ElasticJobOptions,
+  { ranks, joining = config, min = 1, deaf }: ElasticJobOptions,
 ): Promise<ElasticTold> {
-  const job = new MemoryElasticJob({ min: 1, max: MOST, settleMs: 1 });
+  const job = new MemoryElasticJob({ min, max: MOST, settleMs: 1, shortMs: 1 });
   await using host = new DeviceHost();
   const backend = await host.open('cpu', { threads: 1 });
   const live = new Map<number, LiveRank>();
@@ -108,6 +115,7 @@ export async function elasticJob(
   const done: string[] = [];
   const errors: unknown[] = [];
   const bytes = new Map<number, Set<number>>();
+  const kept: number[] = [];
   const sizes = new Map<number, number>();
   const numFinished = new Map<number, number>();
   const warm = new Set<number>();
@@ -209,7 +217,7 @@ export async function elasticJob(
           bytes.set(members.length, (bytes.get(members.length) ?? new Set()).add(live));
         }
       },
-      lead: isLed ? NO_LEAD : undefined,
+      lead: isLed ? { ...NO_LEAD, keep: async ({ step }) => void kept.push(step) } : undefined,
       onEnd: async ({ strategy }) => {
         hashes[member.id] = await hashOf(strategy);
       },
@@ -234,7 +242,7 @@ export async function elasticJob(
   }
   const finished = [...numFinished.values()].reduce((sum, count) => sum + count, 0);
   const told = { hashes: hashes.filter(Boolean), steps, sizes: [...sizes.values()] };
-  return { ...told, numFinished: finished, bytes, warm, done, numCalls, errors };
+  return { ...told, numFinished: finished, bytes, warm, done, numCalls, errors, kept };
 }
 
 /** A member whose groups tell of each call that has ended. */

@@ -60,6 +60,7 @@ export async function runMember(member: Member, call: MemberCall): Promise<Reach
           signal,
           localRank,
           isFirst: lead.isFirst,
+          keeping: call.keeping,
         }),
     });
   } finally {

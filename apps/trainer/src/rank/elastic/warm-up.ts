@@ -6,7 +6,7 @@ import { gradNorm } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import type { PreparedRun } from '../../run-config.js';
 import { openObjective } from '../objectives/open-objective.js';
-import type { Opened } from './elastic-rank.js';
+import type { Opened } from './elastic-options.js';
 
 /** Computes the gradients of the run's first rows, and frees them. */
 export async function warmUp(

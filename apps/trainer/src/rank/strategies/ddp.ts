@@ -12,6 +12,8 @@ import type { Strategy, StrategyOptions } from './strategy.js';
 /** What a rank of ddp has, whoever the other ranks are. */
 export interface Replica {
   readonly model: TaskModule;
+  /** What a rank alone saves, loads and hashes of it, whatever wraps the model. */
+  readonly saved: TaskModule;
   readonly optimizer: AdamW;
   readonly shardBytes: number;
   /** Frees the model. */
@@ -31,7 +33,7 @@ export async function openReplica(options: Omit<StrategyOptions, 'groups'>): Pro
     model.dispose();
     packed?.dispose();
   };
-  return { model, optimizer, shardBytes, dispose };
+  return { model, saved: model, optimizer, shardBytes, dispose };
 }
 
 /** A strategy for the ranks that there are at present. */
