@@ -93,6 +93,10 @@ describe('what a job tells of itself', () => {
     expect(readAbout(aboutOf({ ...config, tokens }))).toEqual(JSON.parse(JSON.stringify(config)));
   });
 
+  it('is refused where another version tells it', () => {
+    expect(() => readAbout('{"model":"nano"}')).toThrow(/Install the version that it has\.$/);
+  });
+
   it('is refused where it names more than can be told', async () => {
     const config = { ...(await runOf('--strategy ddp')), data: dataOf(2000) };
     expect(() => aboutOf({ ...config, tokens: { train: [], valid: undefined } })).toThrow(

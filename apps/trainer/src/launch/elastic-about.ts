@@ -21,6 +21,14 @@ export function aboutOf({ tokens: _, ...config }: PreparedRun): string {
   return about;
 }
 
+/** @throws {UsageError} for what another version has told */
 export function readAbout(about: string): RunConfig {
-  return JSON.parse(inflateRawSync(Buffer.from(about, 'base64')).toString()) as RunConfig;
+  try {
+    return JSON.parse(inflateRawSync(Buffer.from(about, 'base64')).toString()) as RunConfig;
+  } catch (cause) {
+    throw new UsageError(
+      'join: what the job tells of itself can not be read. Install the version that it has.',
+      { cause },
+    );
+  }
 }

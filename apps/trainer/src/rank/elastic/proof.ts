@@ -2,7 +2,9 @@
 // hashes of its parts, by which a rank that has something else hears what that is.
 
 import { hash } from 'node:crypto';
-import { readFile } from 'node:fs/promises';
+import { readdir, readFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
 import { baseModelOf } from '../../model/base-model.js';
 import type { PreparedRun } from '../../run-config.js';
 import { decidingText, evaluatedOn, tokensOf } from '../../saves/saved-run.js';
@@ -18,6 +20,11 @@ const PARTS = {
 } as const;
 
 type Part = keyof typeof PARTS;
+
+/** The packages whose code a step runs through. */
+const PACKAGES = ['collectives', 'ddp-buckets', 'dtypes', 'fsdp', 'nn', 'tensor-core'].map(
+  (name) => `@shardweave/${name}`,
+);
 
 /** The hexadecimal digits of a part, of whose equality the whole hash decides. */
 const PART_DIGITS = 8;
@@ -56,9 +63,23 @@ export function differenceOf(own: string, theirs: string): string {
 }
 
 /**
- * A hash of the file in which this code is. A build names what it imports by hashes, too, so that
- * the file tells of all the code that a step runs through.
+ * A hash of the file in which this code is, and of those of the packages that compute steps. The
+ * file names what it imports by hashes, so that it tells of all that is built with it; where that
+ * is the packages, too, as in a bundle, they are not found.
  */
 async function codeHash(): Promise<string> {
-  return hash('sha256', await readFile(new URL(import.meta.url)));
+  const require = createRequire(import.meta.url);
+  const code = hash('sha256', await readFile(new URL(import.meta.url)));
+  const packages = PACKAGES.map(async (name) => {
+    try {
+      const dist = join(dirname(require.resolve(`${name}/package.json`)), 'dist');
+      const files = (await readdir(dist)).filter((file) => file.endsWith('.js')).sort();
+      return Promise.all(
+        files.map(async (file) => hash('sha256', await readFile(join(dist, file)))),
+      );
+    } catch {
+      return [];
+    }
+  });
+  return hash('sha256', [code, ...(await Promise.all(packages)).flat()].join());
 }
