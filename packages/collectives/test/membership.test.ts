@@ -3,76 +3,12 @@
 
 import { describe, expect, it } from 'vitest';
 import type { CoordinatorOptions } from '../src/membership/coordinator-options.js';
-import { largestLinked } from '../src/membership/largest-linked.js';
 import { MemberCore } from '../src/membership/member-core.js';
 import type { LastEpoch, Said } from '../src/membership/messages.js';
 import { MembershipScene } from './support/membership-scene.js';
 
 const half = (id: number) => id < 2;
 const acrossHalves = (a: number, b: number) => half(a) !== half(b);
-
-describe('the largest set with paths between all', () => {
-  const search = (cuts: readonly (readonly [number, number])[], needed = (_: number) => true) =>
-    largestLinked(
-      [0, 1, 2, 3, 4],
-      (a, b) => cuts.some(([x, y]) => (x === a && y === b) || (x === b && y === a)),
-      needed,
-    );
-
-  it.each([
-    ['leaves out nobody without a cut', [], [0, 1, 2, 3, 4]],
-    [
-      'leaves out the one with most cuts',
-      [
-        [0, 1],
-        [0, 2],
-        [0, 3],
-      ],
-      [1, 2, 3, 4],
-    ],
-    ['keeps the lower id of a pair', [[2, 4]], [0, 1, 2, 3]],
-    [
-      'keeps the larger part',
-      [
-        [0, 2],
-        [0, 3],
-        [0, 4],
-        [1, 2],
-        [1, 3],
-        [1, 4],
-      ],
-      [2, 3, 4],
-    ],
-    [
-      'keeps one of each of two pairs',
-      [
-        [0, 1],
-        [2, 3],
-      ],
-      [0, 2, 4],
-    ],
-  ] as const)('%s', (_, cuts, expected) => {
-    expect(search(cuts)).toEqual(expected);
-  });
-
-  it('has one of those that are needed, though another set is larger', () => {
-    const cuts = [
-      [0, 1],
-      [0, 2],
-      [0, 3],
-      [0, 4],
-    ] as const;
-    expect(search(cuts, (id) => id === 0)).toEqual([0]);
-  });
-
-  it('is found of many with cuts at random', () => {
-    const ids = Array.from({ length: 128 }, (_, id) => id);
-    const isCut = (a: number, b: number) => a !== b && (a * b + a + b) % 3 === 0;
-    const found = largestLinked(ids, isCut, () => true);
-    expect(found.length).toBeGreaterThan(1);
-    expect(found.some((a) => found.some((b) => isCut(a, b)))).toBe(false);
-  });
-});
 
 describe('a job of a fixed size', () => {
   it('begins when all have come, and waits for another one when one is lost', () => {
@@ -287,6 +223,17 @@ describe('a member', () => {
     ]);
   });
 
+  it('hears of no other epoch, and begins none, before it has stopped and the coordinator says so', () => {
+    const { core } = forming();
+    core.link(1, [1, 2]);
+    expect(core.running).toBeUndefined();
+    core.hear({ type: 'formed', epoch: 1 });
+    const members = [0, 1].map((id) => ({ id, address: null, step: 3, note: 'n' }));
+    core.hear({ type: 'table', epoch: 2, members, before: [0, 1, 2], source: 0 });
+    core.hear({ type: 'formed', epoch: 2 });
+    expect(core.running?.epoch).toBe(1);
+  });
+
   it('stops when it hears that its epoch is over, or a later one', () => {
     for (const epoch of [1, 4]) {
       const { core, stopped } = forming();
@@ -377,6 +324,7 @@ describe('a coordinator that was started again', () => {
     scene.pass(11_999);
     expect(scene.coordinator.status.phase).toBe('recovering');
     scene.pass(1);
+    expect(scene.heard(0)).toEqual(phase === 'ended' ? [] : ['welcome', 'over']);
     for (const id of all.slice(0, count)) {
       scene.say(id, { type: 'edge', hasState: true, epoch: 6, step: 9, note: '' });
     }

@@ -1,5 +1,5 @@
-// A coordinator whose members all say what a test lets them say, without sockets and on a clock that
-// the test moves.
+// A coordinator whose members all say what a test lets them say, without sockets and on a clock
+// that the test moves.
 
 import { Coordinator } from '../../src/membership/coordinator.js';
 import type { CoordinatorOptions } from '../../src/membership/coordinator-options.js';

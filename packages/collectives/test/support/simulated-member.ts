@@ -15,11 +15,12 @@ export interface SimulatedJob {
   readonly heartbeat: 'worker' | 'link';
   readonly reduce: ReduceHook;
   readonly rules: EpochRules;
+  /** The virtual milliseconds between two steps. Default: 200. */
+  readonly pauseMs?: number;
+  /** The time for each answer of a process that is dialed. Default: that of joinElastic. */
+  readonly proofMs?: number;
   say(text: string): void;
 }
-
-/** The virtual milliseconds between two steps. */
-const PAUSE_MS = 200;
 
 export class SimulatedMember {
   readonly sockets: SimulatedSockets;
@@ -67,7 +68,17 @@ export class SimulatedMember {
 
   /** Resolves when it has left. Rejects where it is out of the job for another reason. */
   async run(): Promise<void> {
-    const { rules, reduce, say, rendezvous, max, secret, heartbeat } = this.#job;
+    const {
+      rules,
+      reduce,
+      say,
+      rendezvous,
+      max,
+      secret,
+      heartbeat,
+      pauseMs = 200,
+      proofMs,
+    } = this.#job;
     const { sockets } = this;
     try {
       const options = {
@@ -82,6 +93,7 @@ export class SimulatedMember {
         clock: sockets.process,
         schemeTo: () => 'ws',
         listen: this.#listens && {},
+        proofMs,
         startHeartbeats: async (heartbeatMs) =>
           heartbeat === 'link' ? undefined : new SimulatedHeartbeats(sockets, heartbeatMs),
       });
@@ -95,7 +107,7 @@ export class SimulatedMember {
           this.#workedIn = epoch.number;
           rules.done(epoch, step, state);
         },
-        pause: () => sockets.process.sleep(PAUSE_MS),
+        pause: () => sockets.process.sleep(pauseMs),
       });
       say(`${this.name} has come`);
       await this.#counting.run();

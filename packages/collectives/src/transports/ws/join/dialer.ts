@@ -128,7 +128,7 @@ export class Dialer {
         }
         await this.#pause(retryMs);
         retryMs *= 2;
-        limitMs = longer(limitMs);
+        limitMs = this.#longer(limitMs);
       }
     }
   }
@@ -161,7 +161,7 @@ export class Dialer {
           throw this.error(`no ${whom} of the job at ${url} (${messageOf(error)}).${hint}`);
         }
         await this.#pause(retryMs);
-        limitMs = longer(limitMs);
+        limitMs = this.#longer(limitMs);
       }
     }
   }
@@ -177,7 +177,13 @@ export class Dialer {
   }
 
   #isLate(): boolean {
-    return this.#options.clock.now() > this.deadline;
+    return this.#options.clock.now() >= this.deadline;
+  }
+
+  /** The limit of a further try, which ends with the time to join. */
+  #longer(limitMs: number): number {
+    const leftMs = Math.max(1, this.deadline - this.#options.clock.now());
+    return Math.min(longer(limitMs), leftMs);
   }
 
   /** The URL of the address that the route leads to. */
