@@ -74,6 +74,16 @@ describe('an elastic job has one hash, and tells the same of its steps, where', 
     expect(job.sizes).toEqual([3, 2]);
   });
 
+  it('a slow rank has fewer groups of rows from the next change on', async () => {
+    const job = await jobThatGoesOn([{ when: 20, what: 'join' }], { ranks: 2, groupMs: [10, 40] });
+    expect(job.sizes).toEqual([2, 3]);
+    expect([...job.dealt].sort()).toEqual([
+      [0, 5],
+      [1, 1],
+      [2, 2], // it has told no time, and counts as the mean of the others
+    ]);
+  });
+
   it('a rank hears nothing of a decision, and ends the step by itself', async () => {
     const config = await preparedRun(DDP.replace('--eval-every 1', '--eval-every 4'));
     const job = await elasticJob(config, [], { ranks: 3, deaf: { id: 2, step: 3, kill: 1 } });

@@ -8,6 +8,7 @@ import {
   type Member,
   MemoryElasticJob,
 } from '@shardweave/collectives/elastic';
+import type { DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { Device } from '@shardweave/tensor-core';
 import { resolveConfig } from '../../src/config/resolve-config.js';
 import { prepareTokens } from '../../src/data/prepare-tokens.js';
@@ -15,7 +16,7 @@ import { deferred } from '../../src/launch/watch-ranks.js';
 import { DeviceHost } from '../../src/rank/device-host.js';
 import type { ElasticLead } from '../../src/rank/elastic/elastic-options.js';
 import { runElasticRank } from '../../src/rank/elastic/elastic-rank.js';
-import { isBehind } from '../../src/rank/elastic/place.js';
+import { isBehind, noteOf, noteText } from '../../src/rank/elastic/place.js';
 import type { StepMetrics } from '../../src/rank/events.js';
 import { hashOf } from '../../src/rank/strategies/model-saves.js';
 import type { PreparedRun } from '../../src/run-config.js';
@@ -43,6 +44,8 @@ export interface ElasticTold {
    * number of ranks.
    */
   readonly bytes: ReadonlyMap<number, ReadonlySet<number>>;
+  /** The numbers of groups that the ranks of the last epoch had, by their ids. */
+  readonly dealt: ReadonlyMap<number, number>;
   /** What was done, and the number of calls. */
   readonly done: readonly string[];
   readonly numCalls: number;
@@ -88,6 +91,8 @@ export interface ElasticJobOptions {
   readonly ranks: number;
   /** The run of the ranks that join later; the same by default. */
   readonly joining?: PreparedRun;
+  /** By id, the milliseconds of a group of rows that a member tells in place of those it took. */
+  readonly groupMs?: readonly number[] | undefined;
   /** The fewest ranks, below which the job ends at once; by default one. */
   readonly min?: number;
   /**
@@ -100,7 +105,7 @@ export interface ElasticJobOptions {
 export async function elasticJob(
   config: PreparedRun,
   disturbances: readonly Disturbance[],
-  { ranks, joining = config, min = 1, deaf }: ElasticJobOptions,
+  { ranks, joining = config, min = 1, groupMs, deaf }: ElasticJobOptions,
 ): Promise<ElasticTold> {
   const job = new MemoryElasticJob({ min, max: MOST, settleMs: 1, shortMs: 1 });
   await using host = new DeviceHost();
@@ -119,6 +124,7 @@ export async function elasticJob(
   const sizes = new Map<number, number>();
   const numFinished = new Map<number, number>();
   const warm = new Set<number>();
+  const dealt = new Map<number, number>();
   let numCalls = 0;
 
   const disturb = ({ what, pick = 0 }: Disturbance) => {
@@ -184,7 +190,7 @@ export async function elasticJob(
     const device = new Device(backend, { seed: run.seed });
     const running = runElasticRank({
       config: run,
-      member: watched(member, { onCall, begin: beginWith(device, member.id) }, (group) => {
+      member: watched(member, { onCall, begin: beginWith(device, member.id), groupMs }, (group) => {
         coming.delete(member.id);
         let step = 0; // those who are deaf are there from the first
         aroundDecisions(group, async (decide) => {
@@ -220,6 +226,8 @@ export async function elasticJob(
       lead: isLed ? { ...NO_LEAD, keep: async ({ step }) => void kept.push(step) } : undefined,
       onEnd: async ({ strategy }) => {
         hashes[member.id] = await hashOf(strategy);
+        const { groupCalls } = strategy.module as unknown as DistributedDataParallel;
+        dealt.set(member.id, groupCalls.filter((group) => group !== undefined).length);
       },
       wrapUp: rank.leaving.signal,
       signal: new AbortController().signal,
@@ -242,13 +250,20 @@ export async function elasticJob(
   }
   const finished = [...numFinished.values()].reduce((sum, count) => sum + count, 0);
   const told = { hashes: hashes.filter(Boolean), steps, sizes: [...sizes.values()] };
-  return { ...told, numFinished: finished, bytes, warm, done, numCalls, errors, kept };
+  return { ...told, numFinished: finished, bytes, warm, dealt, done, numCalls, errors, kept };
 }
 
 /** A member whose groups tell of each call that has ended. */
 function watched(
   member: Member,
-  { onCall, begin }: { readonly onCall: TraceHandler; readonly begin: () => Promise<void> },
+  {
+    onCall,
+    begin,
+    groupMs,
+  }: Pick<ElasticJobOptions, 'groupMs'> & {
+    readonly onCall: TraceHandler;
+    readonly begin: () => Promise<void>;
+  },
   onGroup: (group: ProcessGroup) => void,
 ): Member {
   return {
@@ -259,7 +274,10 @@ function watched(
     },
     reform: async (edge): Promise<Epoch> => {
       await begin();
-      const epoch = await member.reform(edge);
+      const told = edge.note === undefined ? undefined : noteOf({ note: edge.note });
+      const isTold = told?.groupMs !== undefined && groupMs !== undefined;
+      const note = isTold && { note: noteText({ ...told, groupMs: groupMs[member.id] }) };
+      const epoch = await member.reform({ ...edge, ...note });
       epoch.group.onTrace = onCall;
       onGroup(epoch.group);
       return epoch;

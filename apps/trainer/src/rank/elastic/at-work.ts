@@ -3,6 +3,7 @@
 
 import type { Epoch } from '@shardweave/collectives/elastic';
 import { dealtRows } from '../../data/dealt-rows.js';
+import type { Parts } from '../../data/row-order.js';
 import { UsageError } from '../../errors.js';
 import type { PreparedRun } from '../../run-config.js';
 import { openObjective } from '../objectives/open-objective.js';
@@ -13,11 +14,12 @@ import { joinReplicas, type ReplicaStrategy } from '../strategies/ddp.js';
 import { openRankGroups } from '../strategies/open-strategy.js';
 import type { RankGroups, TaskStrategy } from '../strategies/strategy.js';
 import type { ElasticRankOptions, Opened } from './elastic-options.js';
-import { isBehind, type Place } from './place.js';
+import { dealBySpeed, type GroupSpeed } from './group-speed.js';
+import { isBehind, noteOf, type Place } from './place.js';
 
 /** What a rank has for an epoch. */
 export interface AtWork {
-  readonly config: PreparedRun & { readonly gradientGroups: number };
+  readonly config: PreparedRun & { readonly gradientGroups: number } & Pick<Parts, 'groupCounts'>;
   readonly groups: RankGroups;
   readonly strategy: TaskStrategy & ReplicaStrategy;
   readonly step: TrainingStep;
@@ -25,7 +27,9 @@ export interface AtWork {
 }
 
 /** @throws {UsageError} for a run whose bits depend on its ranks, or that needs all of them */
-export function requireElastic(config: PreparedRun): AtWork['config'] {
+export function requireElastic(
+  config: PreparedRun,
+): PreparedRun & { readonly gradientGroups: number } {
   const { gradientGroups, strategy, head, lora } = config;
   const isHeldByAll = strategy === 'ddp' || (strategy === 'fsdp' && lora !== undefined);
   if (gradientGroups === undefined || !isHeldByAll) {
@@ -44,6 +48,7 @@ export function requireElastic(config: PreparedRun): AtWork['config'] {
 interface WrapOptions {
   readonly options: ElasticRankOptions;
   readonly opened: Opened;
+  readonly speed: GroupSpeed;
   /** The ranks of the epoch in the order in which they are at work. */
   readonly order: readonly number[];
   /** Where the rank is whose state is the newest. */
@@ -53,7 +58,7 @@ interface WrapOptions {
 /** Wraps the replica for an epoch, and sends the state to those who are behind. Collective. */
 export async function wrapForEpoch(
   { group, source, members, step: at }: Epoch,
-  { options, opened, order, place }: WrapOptions,
+  { options, opened, speed, order, place }: WrapOptions,
 ): Promise<AtWork> {
   const { device, emit, member, wrapUp, lead, watched } = options;
   const { replica, data, own } = opened;
@@ -65,12 +70,16 @@ export async function wrapForEpoch(
   const groups = await openRankGroups(gather);
   const { rank, worldSize: ranks } = gather;
   const whole = requireElastic(options.config);
+  const isSharded = whole.strategy === 'fsdp';
+  const groupMs = order.map((member) => noteOf(members[member]!).groupMs);
+  // Shards are gathered in each call, so that ranks with fewer calls would wait for the others.
+  const groupCounts = isSharded ? undefined : dealBySpeed(whole.gradientGroups, groupMs);
   // Groups are dealt in one way to all who have what is trained whole.
-  const config = { ...whole, ranks, strategy: 'ddp' } as const;
-  const join = whole.strategy === 'fsdp' ? joinAdapters : joinReplicas;
+  const config = { ...whole, ranks, groupCounts, strategy: 'ddp' } as const;
+  const join = isSharded ? joinAdapters : joinReplicas;
   const wrapped = await join(
     replica,
-    { config, groups, own },
+    { config, groups, own, groupCounts },
     { isFirst: at === 0, isCopied: members.some((other) => isBehind(other, at)), root },
   );
   const objective = openObjective({ device, module: wrapped.module, config, groups, own });
@@ -86,6 +95,7 @@ export async function wrapForEpoch(
     data: dealtRows(data.train, config),
     onPhase: watch.onPhase,
     uncounted: (body) => watch.counter.pause(body),
+    onRows: (rows) => void (rows > 0 && speed.note(wrapped.computeMs())),
     stopWish: () => {
       // Where the leading process wraps up all its ranks hear of it, each in a moment of its own.
       const isOver = wrapUp.aborted && lead?.endsJob === true;

@@ -29,6 +29,7 @@ import { isSampled } from '../train-rank.js';
 import { type AtWork, requireElastic, wrapForEpoch } from './at-work.js';
 import type { ElasticEnd, ElasticRankOptions, Opened } from './elastic-options.js';
 import { isEpochOver, lossOfEpoch, showEpochText, showLastText } from './epoch-end.js';
+import { GroupSpeed } from './group-speed.js';
 import { isBehind, type Note, noteOf, noteText, type Place, ranksInOrder } from './place.js';
 import { differenceOf, proofOf } from './proof.js';
 import { warmUp } from './warm-up.js';
@@ -71,6 +72,7 @@ export async function runElasticRank(options: ElasticRankOptions): Promise<Reach
 class ElasticRank {
   readonly #options: ElasticRankOptions;
   readonly #opened: Opened;
+  readonly #speed = new GroupSpeed();
   #place: Place = { step: 0, updates: 0, isTold: true };
   /** The present epoch, or the last one until the next begins. */
   #work: AtWork | undefined;
@@ -155,7 +157,8 @@ class ElasticRank {
     const { proof } = this.#opened;
     const undecided = this.#work?.step.undecided;
     const isAttached = this.#options.lead !== undefined;
-    return noteText({ isAttached, proof, undecided, place: this.#place });
+    const { groupMs } = this.#speed;
+    return noteText({ isAttached, proof, undecided, groupMs, place: this.#place });
   }
 
   /** Resolves with undefined where the epoch has ended before a step, for other members. */
@@ -177,7 +180,11 @@ class ElasticRank {
     }
     await this.#unwrap();
     const [options, opened] = [this.#options, this.#opened];
-    const work = await wrapForEpoch(epoch, { options, opened, order, place: source.place });
+    const work = await wrapForEpoch(epoch, {
+      ...{ options, opened, order },
+      speed: this.#speed,
+      place: source.place,
+    });
     this.#work = work;
     this.#place = source.place; // who was behind has the state by now
     onEpoch?.(epoch, device.memory().live.total);

@@ -26,6 +26,8 @@ export interface Note {
   readonly proof: string;
   /** The step (from 0) of which the rank has all gradients, and no decision. */
   readonly undecided?: number | undefined;
+  /** The milliseconds that the rank takes for a group of rows; undefined before its first step. */
+  readonly groupMs?: number | undefined;
   readonly place: Place;
 }
 

@@ -94,6 +94,7 @@ export async function joinAdapters(
   }
   return {
     ...{ unwrap, module: fsdp, optimizer, shardBytes },
+    computeMs: () => undefined,
     initialize: () => fsdp.initialize(),
     noSync: (run) => fsdp.noSync(run),
     step: async (options) => {
