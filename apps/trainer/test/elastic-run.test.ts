@@ -65,7 +65,7 @@ describe('train --elastic', { timeout: LONG_MS }, () => {
   it('shards a frozen base, and leaves the adapters of one process where a rank is killed', async () => {
     const { flags, folder } = await overBase();
     const out = join(folder, 'run');
-    const line = `${flags} --strategy fsdp --ranks 3 --steps 150 --sample-every 50 --sample-prompt Ahoy`;
+    const line = `${flags} --strategy fsdp --ranks 3 --steps 42 --sample-every 20 --sample-prompt Ahoy`;
     await using run = new ElasticRun(script, line, out);
     await run.untilStep(2);
     process.kill(run.ranks[0]!, 'SIGKILL'); // the first one, which does what ranks do alone
@@ -73,7 +73,7 @@ describe('train --elastic', { timeout: LONG_MS }, () => {
     expect(run.said).toMatch(/Ahoy(.|\n)*Ahoy(.|\n)*adapter\/ has the weights/);
     expect(run.changes.map(({ ranks, lost }) => [ranks, lost])).toEqual([[2, 1]]);
     const alone = join(folder, 'alone');
-    const { steps } = await runLine(`${flags} --strategy single --steps 150 --out ${alone}`);
+    const { steps } = await runLine(`${flags} --strategy single --steps 42 --out ${alone}`);
     expect(run.steps.map(({ loss }) => loss)).toEqual(steps.map(({ loss }) => loss));
     expect(adapterOf(out).equals(adapterOf(alone))).toBe(true);
   });
