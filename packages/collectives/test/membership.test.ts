@@ -49,6 +49,7 @@ describe('an epoch that is over', () => {
   function atWork(options: Partial<CoordinatorOptions> = {}): MembershipScene {
     const scene = new MembershipScene({ min: 1, max: 4, ...options });
     scene.come(0, 0, 0, 0);
+    scene.pass(1000);
     scene.link(1, [0, 1, 2, 3]);
     [0, 1, 2, 3].forEach((id) => void scene.heard(id));
     return scene;
@@ -114,12 +115,43 @@ describe('an epoch that is over', () => {
     expect(scene.lost(0)).toEqual([1]);
   });
 
-  it('is told again to who has missed it', () => {
-    const scene = atWork();
+  it('is told again to who has missed it, as is each word after that', () => {
+    const scene = atWork({ max: 5 });
+    const comesAgain = (connection: number, epoch: number, isRunning: boolean) => {
+      const last = { ...lastOf(3, epoch, [0, 1, 2, 3]), isRunning };
+      scene.say(connection, { type: 'here', address: null, last });
+      return scene.heard(connection);
+    };
+    const edge = { type: 'edge', hasState: true, epoch: 1, step: 5, note: '' } as const;
     scene.hangUp(3);
-    stop(scene, [0]);
-    scene.say(13, { type: 'here', address: null, last: lastOf(3, 1, [0, 1, 2, 3]) });
-    expect(scene.heard(13)).toEqual(['welcome', 'over']);
+    stop(scene, [0, 1, 2]);
+    expect(comesAgain(13, 1, true)).toEqual(['welcome', 'over']);
+    scene.say(13, edge);
+    scene.hangUp(13);
+    expect(comesAgain(23, 1, false)).toEqual(['welcome', 'table']);
+    scene.link(2, [0, 1, 2, 3]);
+    scene.say(23, { type: 'linked', epoch: 2, peers: [0, 1, 2] });
+    scene.hangUp(23);
+    expect(comesAgain(33, 2, false)).toEqual(['welcome', 'formed']);
+    scene.say(9, { type: 'here', address: null });
+    scene.say(9, { ...edge, epoch: 0, hasState: false });
+    scene.pass(1000);
+    expect(scene.heard(33)).toEqual(['due']);
+    scene.hangUp(33);
+    expect(comesAgain(43, 2, true)).toEqual(['welcome', 'due']);
+    stop(scene, [0, 1, 2], 2);
+    scene.hangUp(43);
+    comesAgain(53, 2, false); // it had never heard that epoch 2 began
+    scene.say(53, edge);
+    expect(scene.coordinator.status).toMatchObject({ phase: 'forming', epoch: 3 });
+  });
+
+  it('does not end by the word of one that is in an earlier epoch', () => {
+    const scene = atWork();
+    stop(scene, [0, 1, 2, 3]);
+    scene.link(2, [0, 1, 2, 3]);
+    scene.say(2, { type: 'lost', epoch: 1, members: [3] });
+    expect(scene.coordinator.status).toMatchObject({ phase: 'running', epoch: 2 });
   });
 
   it('is none where a member only repeats the edge before it', () => {
@@ -157,6 +189,7 @@ describe('the last one with the state', () => {
     late.pass(59_999);
     expect(late.coordinator.status).toMatchObject({ phase: 'forming', members: [0, 1, 2] });
     late.say(0, { type: 'linked', epoch: 2, peers: [1, 2] });
+    expect(late.coordinator.status.phase).toBe('forming'); // each end of a link tells of it
     late.say(4, { type: 'linked', epoch: 2, peers: [0, 2] });
     late.say(5, { type: 'linked', epoch: 2, peers: [0, 1] });
     expect(late.coordinator.status).toMatchObject({ phase: 'running', epoch: 2 });
