@@ -24,6 +24,7 @@ describe('--elastic', () => {
     ['--strategy ddp --batch 4', { maxRanks: 4, gradientGroups: 4, saveEvery: undefined }],
     ['--strategy ddp --max-ranks 12', { maxRanks: 12, gradientGroups: 12, ranks: 2 }],
     ['--strategy ddp --gradient-groups 4 --min-ranks 2', { minRanks: 2, maxRanks: 4 }],
+    ['--strategy ddp --transport shm', { transport: 'shm', maxRanks: 8 }],
     ['--strategy fsdp --out a', { transport: 'ws', saveEvery: { steps: 100 } }],
     ['--strategy fsdp --out a --transport shm', { transport: 'shm', gradientGroups: 8 }],
   ])('sets what %s leaves open', async (line, set) => {
@@ -43,7 +44,10 @@ describe('--elastic', () => {
     ['--strategy single', '--elastic and --strategy single: it has one rank. Use --strategy ddp'],
     ['--strategy offload', '--elastic and --strategy offload: it has one rank.'],
     ['--strategy ddp --transport mpi', '--elastic and --transport mpi: MPI ends all ranks with'],
-    ['--strategy ddp --transport shm', '--elastic and --transport shm: its memory is cut for a'],
+    [
+      '--strategy ddp --transport shm --listen 10.0.0.1',
+      '--elastic and --listen with --transport shm: all ranks are threads of the command',
+    ],
     ['', '--elastic and --strategy fsdp: each rank has a part of the state that nobody else has'],
     ['--strategy ddp --task embed --data a.jsonl', '--elastic and --task embed: its ranks can not'],
     ['--strategy ddp --time-limit 5m', '--elastic and --time-limit: it is for a job whose ranks'],

@@ -17,7 +17,7 @@ export function withElastic(flags: Flags): Flags {
   if (!flags.elastic) {
     return flags;
   }
-  const { strategy, transport, batch, ranks = 0, out, saveEvery, minRanks = 1 } = flags;
+  const { transport, batch, ranks = 0, out, saveEvery, minRanks = 1 } = flags;
   refuse(flags);
   const most = Math.min(batch, Math.max(DEFAULT_MAX_RANKS, flags.maxRanks ?? 0, ranks));
   const gradientGroups = flags.gradientGroups ?? most;
@@ -34,7 +34,7 @@ export function withElastic(flags: Flags): Flags {
   }
   return {
     ...{ ...flags, minRanks, maxRanks, gradientGroups },
-    transport: strategy === 'ddp' || transport === 'memory' ? 'ws' : transport,
+    transport: transport === 'memory' ? 'ws' : transport,
     saveEvery: saveEvery ?? (out === undefined ? undefined : { steps: DEFAULT_SAVE_EVERY }),
   };
 }
@@ -67,8 +67,11 @@ function refuse({ strategy, transport, task, out, ...flags }: Flags): void {
       `--listen ${flags.listen}: expected the address by which other machines reach this one, which its ranks tell them. Give one that hostname -I shows.`,
     );
   }
-  if (transport === 'shm') {
-    say('--transport shm', 'its memory is cut for a number of ranks. Leave --transport out.');
+  if (transport === 'shm' && flags.listen !== undefined) {
+    say(
+      '--listen with --transport shm',
+      'all ranks are threads of the command, and nobody joins from elsewhere. Leave one of them out.',
+    );
   }
   if (task !== 'lm') {
     say(`--task ${task}`, 'its ranks can not change. Leave --elastic out.');
