@@ -35,7 +35,7 @@ export function withElastic(flags: Flags): Flags {
   }
   return {
     ...{ ...flags, minRanks, maxRanks, gradientGroups },
-    transport: isHeldByAll(flags, isAdapted(flags)) || transport === 'memory' ? 'ws' : transport,
+    transport: transport === 'memory' ? 'ws' : transport,
     saveEvery: saveEvery ?? (out === undefined ? undefined : { steps: DEFAULT_SAVE_EVERY }),
   };
 }
@@ -85,8 +85,11 @@ function refuse(given: Flags): void {
       `--listen ${flags.listen}: expected the address by which other machines reach this one, which its ranks tell them. Give one that hostname -I shows.`,
     );
   }
-  if (transport === 'shm') {
-    say('--transport shm', 'its memory is cut for a number of ranks. Leave --transport out.');
+  if (transport === 'shm' && flags.listen !== undefined) {
+    say(
+      '--listen with --transport shm',
+      'all ranks are threads of the command, and nobody joins from elsewhere. Leave one of them out.',
+    );
   }
   if (task !== 'lm') {
     say(`--task ${task}`, 'its ranks can not change. Leave --elastic out.');

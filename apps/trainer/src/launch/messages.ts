@@ -1,6 +1,7 @@
 // The messages between the command and its rank processes, over the IPC channel. Ranks leave when
 // the channel breaks, which is how they notice that the command is gone.
 
+import type { ShmMemberHandle } from '@shardweave/collectives/elastic';
 import type { EmitRankEvent, RankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
 
@@ -26,6 +27,11 @@ export interface ElasticPlace extends Pick<RankPlace, 'host' | 'port' | 'secret'
   readonly max: number;
   /** Whether it begins with the job, and not in place of a rank that was lost. */
   readonly isFirst: boolean;
+}
+
+/** The place of a thread in a job whose ranks change. */
+export interface ElasticThreadPlace extends Pick<ElasticPlace, 'localRank' | 'isFirst'> {
+  readonly member: ShmMemberHandle;
 }
 
 /** What a rank apart from the command is to do, and how it is asked to end. */

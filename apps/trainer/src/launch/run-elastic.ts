@@ -1,6 +1,6 @@
 // Runs a job whose ranks may be lost, leave and come: each rank that the command starts is a
-// process, and others join from elsewhere. The command coordinates, and is no rank itself. What it
-// hears of a step twice it tells once.
+// process, and others join from elsewhere; or all are threads of the command. The command
+// coordinates, and is no rank itself. What it hears of a step twice it tells once.
 
 import { randomBytes } from 'node:crypto';
 import {
@@ -12,7 +12,7 @@ import { UsageError } from '../errors.js';
 import type { MembersTold, RankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
 import { aboutOf } from './elastic-about.js';
-import type { ElasticPlace } from './messages.js';
+import { type ElasticHall, openThreads } from './elastic-hall.js';
 import { type RankEnd, rootCause } from './rank-failure.js';
 import { type RunProcessesOptions, startProcess } from './run-processes.js';
 import { DONE_MS, deferred, endAll, type RankHost, STOP_MS, watchRank } from './watch-ranks.js';
@@ -35,6 +35,24 @@ export interface RunElasticOptions extends RunProcessesOptions {
  */
 export async function runElastic(config: PreparedRun, options: RunElasticOptions): Promise<void> {
   options.signal.throwIfAborted();
+  const ranks = new ElasticRanks(config, options);
+  const open = config.transport === 'shm' ? openThreads : openProcesses;
+  const hall = await open(config, options, (change) => ranks.onChange(change));
+  let why = 'the command that led it has ended';
+  try {
+    await ranks.run(hall);
+    why = 'it is done';
+  } finally {
+    await ranks.end();
+    await hall.close(why);
+  }
+}
+
+async function openProcesses(
+  config: PreparedRun,
+  { entry, onNote }: RunElasticOptions,
+  onChange: (change: CoordinatorChange) => void,
+): Promise<ElasticHall> {
   const max = config.maxRanks!;
   const [host, port] = addressOf(config.listen);
   const known = process.env[SECRET_VARIABLE] || undefined;
@@ -44,11 +62,10 @@ export async function runElastic(config: PreparedRun, options: RunElasticOptions
       `${SECRET_VARIABLE}: expected at least ${LEAST_SECRET} characters, got ${secret.length}. Leave it out, and the job makes one.`,
     );
   }
-  const ranks = new ElasticRanks(config, options);
   const server = await serveElastic({
     ...{ min: config.minRanks!, max, secret, address: host, port },
     about: aboutOf(config),
-    onChange: (change) => ranks.onChange(change),
+    onChange,
   }).catch((cause: Error) => {
     const why = withoutRank(cause.message).replace(/ Take one.*$/, '');
     throw new UsageError(
@@ -57,16 +74,16 @@ export async function runElastic(config: PreparedRun, options: RunElasticOptions
     );
   });
   const how = known === undefined ? `${SECRET_VARIABLE}=${secret} ` : '';
-  options.onNote?.(`join with  ${how}shardweave join ${host}:${server.port}`);
+  onNote?.(`join with  ${how}shardweave join ${host}:${server.port}`);
   const place = { host, port: server.port, secret, max };
-  let why = 'the command that led it has ended';
-  try {
-    await ranks.run(place);
-    why = 'it is done';
-  } finally {
-    await ranks.end();
-    await server.close(why);
-  }
+  return {
+    start: (localRank, isFirst, listener) =>
+      startProcess(
+        { entry, rank: localRank, config, place: { ...place, localRank, isFirst } },
+        listener,
+      ),
+    close: (why) => server.close(why),
+  };
 }
 
 /** What a joiner says, without the rank that it does not have. */
@@ -79,8 +96,6 @@ export function addressOf(listen = LOOPBACK): readonly [host: string, port: numb
   const [, host, port] = /^(.*?)(?::(\d+))?$/.exec(listen)!;
   return [host!, Number(port ?? 0)];
 }
-
-type Place = Omit<ElasticPlace, 'isFirst' | 'localRank'>;
 
 /** The ranks that the command has started. */
 class ElasticRanks {
@@ -99,7 +114,7 @@ class ElasticRanks {
     this.#options = options;
   }
 
-  async run(place: Place): Promise<void> {
+  async run(hall: ElasticHall): Promise<void> {
     const { signal, wrapUp } = this.#options;
     const { ranks } = this.#config;
     const stopped = new Promise<never>((_, reject) => {
@@ -108,7 +123,7 @@ class ElasticRanks {
     const onWrapUp = () => this.#wrapUp();
     wrapUp?.addEventListener('abort', onWrapUp, { once: true });
     const fatal = deferred<RankEnd>();
-    const ends = Array.from({ length: ranks }, (_, rank) => this.#keep(rank, place, fatal.resolve));
+    const ends = Array.from({ length: ranks }, (_, rank) => this.#keep(rank, hall, fatal.resolve));
     try {
       const outcome = await Promise.race([Promise.all(ends), fatal.promise, stopped]);
       const failed = Array.isArray(outcome) ? outcome.filter((end) => end !== 'done') : [outcome];
@@ -166,17 +181,15 @@ class ElasticRanks {
   /** Keeps a rank there: it is started again where it is lost, as often as it may be. */
   async #keep(
     rank: number,
-    place: Place,
+    hall: ElasticHall,
     onFatal: (end: RankEnd) => void,
   ): Promise<RankEnd | 'done'> {
-    const { entry } = this.#options;
     for (let isFirst = true; ; isFirst = false) {
       let host: RankHost | undefined;
       const watched = watchRank(
         rank,
         (_, listener) => {
-          const at = { ...place, localRank: rank, isFirst };
-          host = startProcess({ entry, rank, config: this.#config, place: at }, listener);
+          host = hall.start(rank, isFirst, listener);
           return host;
         },
         { progress: this.#progress, onEvent: (event) => this.#onEvent(host!, event) },
