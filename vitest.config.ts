@@ -27,7 +27,7 @@ const TOGETHER = [
   'tooling/checks/!(faces|packages|tree).test.ts',
   'tooling/gpu/!(run-parts).test.ts',
   'tooling/{one-hash,tokenizer}/*.test.ts',
-  'apps/trainer/test/!(command|dashboard-dir.long|dashboard-index|dashboard-page|elastic-run|elastic-run.long|fine-tune|killed-runs|killed-runs.long|launch|mpi|onnx.long|page-states.long|run-end|run-end.long|text-size.long|webgpu-losses).test.ts',
+  'apps/trainer/test/!(command|dashboard-dir.long|dashboard-index|dashboard-page|elastic-changes.long|elastic-run|elastic-run.long|fine-tune|killed-runs|killed-runs.long|launch|mpi|onnx.long|page-states.long|run-end|run-end.long|text-size.long|webgpu-losses).test.ts',
 ];
 
 export default defineConfig({

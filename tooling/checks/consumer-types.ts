@@ -31,21 +31,31 @@ export type Environment = keyof typeof ENVIRONMENTS;
  */
 const ours = new Map<string, ts.SourceFile | undefined>();
 const isOurs = (path: string) => path.startsWith(`${ROOT.replaceAll('\\', '/')}/`);
+const isOfAnother = (path: string, name: string) =>
+  path.includes('/node_modules/@shardweave/') && !path.includes(`/node_modules/${name}/`);
+
+export interface Imported {
+  /** The package whose declarations are checked. */
+  readonly name: string;
+  /** Its entries that are imported, such as `@shardweave/nn/flat`. Default: the main one. */
+  readonly specifiers?: readonly string[];
+}
 
 /**
- * The type errors of a file in `project` that imports all `specifiers`, and of the files that it
- * imports.
+ * The type errors of a file in `project` that imports entries of a package, and of the files that
+ * it imports, but for those of our other packages, each of which is checked in a project of its
+ * own.
  * @param text what follows these imports
  */
 export function typeErrors(
   project: string,
-  specifiers: readonly string[],
+  { name, specifiers = [name] }: Imported,
   environment: Environment,
   text = '',
 ): readonly string[] {
-  const path = join(project, `${environment}-user.ts`);
-  const imports = specifiers.map((name, index) => `export * as entry${index} from '${name}';\n`);
-  writeFileSync(path, imports.join('') + text);
+  const user = join(project, `${environment}-user.ts`);
+  const imports = specifiers.map((entry, index) => `export * as entry${index} from '${entry}';\n`);
+  writeFileSync(user, imports.join('') + text);
   const options: ts.CompilerOptions = {
     ...ENVIRONMENTS[environment],
     target: ts.ScriptTarget.ES2022,
@@ -55,23 +65,23 @@ export function typeErrors(
   };
   const host = ts.createCompilerHost(options);
   const { getSourceFile } = host;
-  host.getSourceFile = (name, ...rest) => {
-    if (!isOurs(name)) {
-      return getSourceFile(name, ...rest);
+  host.getSourceFile = (path, ...rest) => {
+    if (!isOurs(path)) {
+      return getSourceFile(path, ...rest);
     }
-    const key = `${environment} ${name}`;
+    const key = `${environment} ${path}`;
     if (!ours.has(key)) {
-      ours.set(key, getSourceFile(name, ...rest));
+      ours.set(key, getSourceFile(path, ...rest));
     }
     return ours.get(key);
   };
-  const program = ts.createProgram([path], options, host);
+  const program = ts.createProgram([user], options, host);
   const diagnostics = [
     ...program.getOptionsDiagnostics(),
     ...program.getGlobalDiagnostics(),
     ...program
       .getSourceFiles()
-      .filter(({ fileName }) => !isOurs(fileName))
+      .filter(({ fileName }) => !isOurs(fileName) && !isOfAnother(fileName, name))
       .flatMap((file) => [
         ...program.getSyntacticDiagnostics(file),
         ...program.getSemanticDiagnostics(file),

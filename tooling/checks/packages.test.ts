@@ -126,7 +126,7 @@ it('the trainer trains in a project of TypeScript that installs it', {
   timeout: LIMIT_MS,
 }, async () => {
   const project = join(folder, 'all');
-  expect(typeErrors(project, ['shardweave'], 'node', TRAINS)).toEqual([]);
+  expect(typeErrors(project, { name: 'shardweave' }, 'node', TRAINS)).toEqual([]);
   const { code } = await transform(TRAINS, { loader: 'ts', format: 'esm', target: 'node20' });
   writeFileSync(join(project, 'trains.mjs'), code);
   expect(JSON.parse(await run(process.execPath, ['trains.mjs'], project))).toEqual({
@@ -177,7 +177,8 @@ describe.each(imported.map((one) => [one.shortName, one] as const))('%s', (name,
         .map((entry) => `${one.manifest.name}${entry.slice(1)}`);
       expect(specifiers).not.toEqual([]);
       const hint = 'declarations name no module of Node, whose types a page lacks';
-      expect(typeErrors(project, specifiers, environment), hint).toEqual([]);
+      const wanted = { name: one.manifest.name, specifiers };
+      expect(typeErrors(project, wanted, environment), hint).toEqual([]);
     },
   );
 

@@ -144,12 +144,20 @@ export function decidedFlags(
 }
 
 /** Whether ranks may be lost and come without an end of the job. */
-export function isElastic({
-  elastic,
-  strategy,
-  again,
-}: Pick<RunConfig, 'elastic' | 'strategy' | 'again'>): boolean {
-  return elastic && strategy === 'ddp' && again === undefined;
+export function isElastic(config: RunConfig): boolean {
+  const { elastic, lora, again } = config;
+  return elastic && isHeldByAll(config, lora !== undefined) && again === undefined;
+}
+
+/** Whether each rank has all that is trained: with ddp, or as adapters beside what fsdp shards. */
+export function isHeldByAll(
+  flags: Pick<Flags, 'strategy' | 'task' | 'cpuOffload' | 'offloadDir'>,
+  isAdapted: boolean,
+): boolean {
+  const { strategy, task, cpuOffload, offloadDir } = flags;
+  const isOffDevice = cpuOffload || offloadDir !== undefined;
+  const isBaseAlone = strategy === 'fsdp' && isAdapted && task === 'lm' && !isOffDevice;
+  return strategy === 'ddp' || isBaseAlone;
 }
 
 /** Whether anybody may watch the steps of all ranks, now or later. */

@@ -4,6 +4,7 @@
 import { describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { noteOf, noteText, ranksInOrder } from '../src/rank/elastic/place.js';
+import { differenceOf, proofOf } from '../src/rank/elastic/proof.js';
 import type { StepMetrics } from '../src/rank/events.js';
 import { type Disturbance, elasticJob, preparedRun } from './support/elastic-job.js';
 import { runLine, tinyFlags, told } from './support/tiny-run.js';
@@ -47,8 +48,10 @@ describe('an elastic job has one hash, and tells the same of its steps, where', 
     );
     expect(job.errors).toEqual([]);
     expect(Math.max(...job.sizes)).toBe(8);
+    expect([...job.warm].sort()).toEqual([2, 3, 4, 5, 6, 7]); // those who came; nobody waits for it
     expect(job.done.map((text) => text.split(' ')[0])).toContain('leave');
-    expect(job.bytes).toHaveLength(1); // what is held does not depend on what has been
+    const held = [...job.bytes.values()].flatMap((bytes) => [...bytes]);
+    expect(new Set(held).size).toBe(1); // what is held does not depend on what has been
   });
 
   it.each([
@@ -69,6 +72,16 @@ describe('an elastic job has one hash, and tells the same of its steps, where', 
   it('the first rank is killed before an evaluation has ended, which is done again', async () => {
     const job = await jobThatGoesOn([{ when: 'loss', what: 'kill' }], { ranks: 3 });
     expect(job.sizes).toEqual([3, 2]);
+  });
+
+  it('a slow rank has fewer groups of rows from the next change on', async () => {
+    const job = await jobThatGoesOn([{ when: 20, what: 'join' }], { ranks: 2, groupMs: [10, 40] });
+    expect(job.sizes).toEqual([2, 3]);
+    expect([...job.dealt].sort()).toEqual([
+      [0, 5],
+      [1, 1],
+      [2, 2], // it has told no time, and counts as the mean of the others
+    ]);
   });
 
   it('a rank hears nothing of a decision, and ends the step by itself', async () => {
@@ -100,14 +113,42 @@ it('adapters beside a base in shards end as one process, where ranks are killed 
   expect(job.hashes).toHaveLength(3);
 });
 
+it('a rank that is left saves where there are fewer than the job may have', async () => {
+  const disturbances = [{ when: 'valid loss', what: 'kill', pick: 1 }] as const;
+  const job = await elasticJob(await preparedRun(DDP), disturbances, { ranks: 2, min: 2 });
+  expect(job.kept).toEqual([1]);
+  expect(job.errors.map(String)).toEqual([expect.stringContaining('of at least 2')]);
+});
+
 describe('a newcomer', () => {
   it('leaves with a sentence where its flags are others, and the job goes on', async () => {
     const joining = await preparedRun(`${DDP} --lr 0.5`);
     const job = await jobThatGoesOn([{ when: 10, what: 'join' }], { ranks: 2, joining });
     expect(job.errors.map(String)).toEqual([
-      expect.stringContaining("this rank can't join the job: expected its flags, model, data"),
+      "UsageError: this rank can't join the job: its flags are not what the others have. Give no other flags than the job has.",
     ]);
   });
+});
+
+it('a proof tells which of its parts differ', async () => {
+  const config = await preparedRun(DDP);
+  const own = await proofOf(config, 'a');
+  const says = async (other: Partial<typeof config>, numericClass = 'a') =>
+    differenceOf(own, await proofOf({ ...config, ...other }, numericClass));
+  const tokens = { ...config.tokens, train: [{ ...config.tokens.train[0]!, directory: 'x' }] };
+  expect(await says({ lr: 7 })).toMatch(/^its flags are not what/);
+  const { modelConfig } = await preparedRun(`${DDP} --dropout 0`);
+  expect(await says({ modelConfig })).toMatch(/^its model is not/);
+  expect(await says({ tokens })).toBe(
+    'its data is not what the others have. Give the same --data.',
+  );
+  expect(await says({ evalBatches: 9, tokens })).toMatch(
+    /^its flags, data and evaluation data are/,
+  );
+  expect(await says({}, 'b')).toMatch(/^its numeric class is not what/);
+  const theirs = own.split('|').with(-1, '0').with(0, '0').join('|');
+  expect(differenceOf(own, theirs)).toMatch(/code is not what .* Install the same version\.$/);
+  expect(await proofOf(config, 'a')).toBe(own);
 });
 
 it.each([

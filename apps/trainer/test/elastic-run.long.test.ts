@@ -6,9 +6,10 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
+import { findSaves } from '../src/files/save-directory.js';
 import { splitMix32 } from '../src/seeded-random.js';
 import { buildCommand } from './support/build-command.js';
-import { ElasticRun } from './support/elastic-run.js';
+import { adapterOf, ElasticRun, overBase, Spoken } from './support/elastic-run.js';
 import { runLine } from './support/tiny-run.js';
 
 const FLAGS =
@@ -84,6 +85,55 @@ describe('a job whose ranks change', { timeout: LONG_MS }, () => {
     expect(run.steps.map(({ hash }) => hash)).toEqual(undisturbed.steps.map(({ hash }) => hash));
   });
 
+  it('trains adapters beside a sharded base while ranks are killed, come and leave, and resumed', async () => {
+    const { flags, folder } = await overBase();
+    const out = join(folder, 'run');
+    const line = `${flags} --strategy fsdp --ranks 3 --max-ranks 4 --save-every 5 --sample-every 10`;
+    const env = { SHARDWEAVE_CACHE: newFolder() };
+    let last = 0;
+    {
+      await using run = new ElasticRun(script, `${line} --steps 100000`, out);
+      await run.untilStep(2);
+      process.kill(run.ranks[0]!, 'SIGKILL');
+      await run.untilRanks(2);
+      const joined = await run.join('', env);
+      await run.untilRanks(3);
+      const left = new Spoken(script, ['leave'], env);
+      expect(await left.ended, left.said).toBe(0);
+      expect(await joined.ended, joined.said).toBe(0);
+      await run.untilRanks(2);
+      run.child.kill('SIGINT');
+      expect(await run.ended, run.said).toBe(130);
+      last = run.steps.at(-1)!.step + 3;
+    }
+    await using again = new ElasticRun(script, `${line} --steps ${last} --resume auto`, out);
+    expect(await again.ended, again.said).toBe(0);
+    const alone = join(folder, 'alone');
+    const { steps } = await runLine(`${flags} --strategy single --steps ${last} --out ${alone}`);
+    const losses = again.steps.map(({ step, loss, validLoss }) => [step, loss, validLoss]);
+    expect(losses).toEqual(steps.map(({ step, loss, validLoss }) => [step, loss, validLoss]));
+    expect(adapterOf(out).equals(adapterOf(alone))).toBe(true);
+  });
+
+  it('saves where fewer are left than --min-ranks for 30 s, and goes on from there', async () => {
+    const out = join(newFolder(), 'run');
+    const line = `${FLAGS} --strategy ddp --ranks 2 --min-ranks 2 --save-every 1000000 --hash-every 1`;
+    await using run = new ElasticRun(script, `${line} --steps 1000000`, out);
+    await run.untilStep(5);
+    process.kill(run.ranks[0]!, 'SIGKILL'); // the first one, which would have made the saves
+    expect(await run.ended, run.said).toBe(1);
+    expect(run.said).toContain('--min-ranks is 2: waiting 30 s for others to join');
+    const last = run.steps.at(-1)!;
+    const [save] = await findSaves(join(out, 'saves'));
+    expect(save).toMatchObject({ step: last.step, record: { hash: last.hash } });
+    const steps = last.step + 3;
+    await using again = new ElasticRun(script, `${line} --steps ${steps} --resume auto`, out);
+    expect(await again.ended, again.said).toBe(0);
+    const alone = `${FLAGS} --strategy single --hash-every ${steps} --steps ${steps}`;
+    const undisturbed = await runLine(`${alone} --out ${join(newFolder(), 'alone')}`);
+    expect(again.steps.at(-1)!.hash).toBe(undisturbed.steps.at(-1)!.hash);
+  });
+
   it('turns away who has no secret, another one, other data or another model, and goes on', async () => {
     const out = join(newFolder(), 'run');
     const text = join(newFolder(), 'other.txt');
@@ -103,7 +153,7 @@ describe('a job whose ranks change', { timeout: LONG_MS }, () => {
       /secret/,
     );
     expect(await turnedAway(`--data ${text}`, {}, 2)).toMatch(
-      /this rank can't join the job: expected its flags, model, data/,
+      /this rank can't join the job: its data is not what the others have/,
     );
     expect(await turnedAway(`--model ${text}`, {}, 2)).toMatch(/the job has the preset nano/);
     const { step } = run.steps.at(-1)!;

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { buildCommand } from './support/build-command.js';
-import { ElasticRun, Spoken } from './support/elastic-run.js';
+import { adapterOf, ElasticRun, overBase, Spoken } from './support/elastic-run.js';
 import { isAlive } from './support/killed-run.js';
 import { runLine } from './support/tiny-run.js';
 
@@ -60,5 +60,21 @@ describe('train --elastic', { timeout: LONG_MS }, () => {
     expect(run.said).toContain(`Stopped by Ctrl-C after step ${steps.length}, saved in`);
     const goneOn = run.changes.map(({ ranks, came, left, lost }) => [ranks, came, left, lost]);
     expect(goneOn.at(-1)).toEqual([1, 0, 1, 0]);
+  });
+
+  it('shards a frozen base, and leaves the adapters of one process where a rank is killed', async () => {
+    const { flags, folder } = await overBase();
+    const out = join(folder, 'run');
+    const line = `${flags} --strategy fsdp --ranks 3 --steps 42 --sample-every 20 --sample-prompt Ahoy`;
+    await using run = new ElasticRun(script, line, out);
+    await run.untilStep(2);
+    process.kill(run.ranks[0]!, 'SIGKILL'); // the first one, which does what ranks do alone
+    expect(await run.ended, run.said).toBe(0);
+    expect(run.said).toMatch(/Ahoy(.|\n)*Ahoy(.|\n)*adapter\/ has the weights/);
+    expect(run.changes.map(({ ranks, lost }) => [ranks, lost])).toEqual([[2, 1]]);
+    const alone = join(folder, 'alone');
+    const { steps } = await runLine(`${flags} --strategy single --steps 42 --out ${alone}`);
+    expect(run.steps.map(({ loss }) => loss)).toEqual(steps.map(({ loss }) => loss));
+    expect(adapterOf(out).equals(adapterOf(alone))).toBe(true);
   });
 });

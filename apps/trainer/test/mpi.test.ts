@@ -87,7 +87,8 @@ describe.skipIf(problem !== undefined)(
     });
 
     it('a failure is shown once, with its exit code', async () => {
-      const { code, output } = await run(['--ranks', '2', '--batch', '12', '--data', '/nowhere']);
+      const flags = ['--device', 'cpu', '--ranks', '2', '--batch', '12', '--data', '/nowhere'];
+      const { code, output } = await run(flags);
       expect(output.match(/^error: --data: \/nowhere is not there\./gm)).toHaveLength(1);
       expect(code).toBe(2);
     });

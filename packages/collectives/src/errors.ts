@@ -22,8 +22,12 @@ export type CollectiveErrorCode =
   | 'USAGE'
   | 'JOIN';
 
+/** Stands for the rank of a process that speaks to a coordinator, where nobody has a rank. */
+export const NO_RANK = 0xffffffff;
+
 /** The place where an error was thrown. */
 export interface ErrorPlace {
+  /** NO_RANK where there is none; the message then begins with the call. */
   readonly rank: number;
   readonly worldSize: number;
   /** The call and, where it says so, what it is for: `allGather #41 of 'saveCheckpoint()'`. */
@@ -47,7 +51,8 @@ export abstract class CollectiveError extends CodedError {
     message: string,
     lost: readonly number[] = [],
   ) {
-    super(`rank ${place.rank}/${place.worldSize} ${place.call}: ${message}`);
+    const who = place.rank === NO_RANK ? '' : `rank ${place.rank}/${place.worldSize} `;
+    super(`${who}${place.call}: ${message}`);
     this.lost = lost;
     this.rank = place.rank;
     this.call = place.call;

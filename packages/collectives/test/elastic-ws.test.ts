@@ -12,10 +12,10 @@ import {
   type ServeElasticOptions,
   serveElastic,
 } from '@shardweave/collectives/elastic';
-import { conformanceCases } from '@shardweave/collectives/testing';
 import { ProxiedLinks, TcpProxy } from '@shardweave/collectives/testing-node';
 import { connectWs } from '@shardweave/collectives/ws';
 import { afterEach, describe, expect, it } from 'vitest';
+import { begin, elasticSuite, sums, untilOver } from './support/elastic-suite.js';
 import { freePort } from './support/free-port.js';
 import { rawConnection } from './support/raw-rank.js';
 import { SECRET } from './support/ws-harness.js';
@@ -53,62 +53,15 @@ async function join(port: number, options: Partial<JoinElasticOptions> = {}): Pr
   return member;
 }
 
-async function begin(members: readonly Member[], step = 0): Promise<readonly Epoch[]> {
-  return Promise.all(members.map((member) => member.reform({ step })));
-}
-
-async function sums(epochs: readonly Epoch[]): Promise<readonly number[]> {
-  return Promise.all(
-    epochs.map(async ({ group }) => {
-      const own = Float32Array.of(group.rank + 1);
-      const sum = new Float32Array(1);
-      await group.allReduce(new Uint8Array(own.buffer), new Uint8Array(sum.buffer), {
-        dtype: 'f32',
-        op: 'sum',
-      });
-      return sum[0]!;
-    }),
-  );
-}
-
-/** Rejects with the error that ends the epoch. */
-async function untilOver({ group }: Epoch): Promise<never> {
-  for (;;) {
-    await group.barrier();
-  }
-}
-
 describe('an elastic job over sockets', () => {
-  it('forms, goes on without who leaves, and takes a newcomer in', async () => {
+  elasticSuite(async (range) => {
+    const { port } = await serve(range);
+    return { join: () => join(port, { max: range.max }) };
+  });
+
+  it('tells members what it is about, whatever its size', async () => {
     const { port } = await serve({ about: 'lr 0.1' });
-    const members = await Promise.all([join(port), join(port), join(port)]);
-    const first = await begin(members);
-    expect(first.map(({ group }) => group.id)).toEqual(Array(3).fill('world@1'));
-    expect(await sums(first)).toEqual([6, 6, 6]);
-
-    const [gone, ...staying] = members as [Member, Member, Member];
-    const pending = staying.map((member) => {
-      const rank = first[0]!.members.findIndex(({ id }) => id === member.id);
-      return first[members.indexOf(member)]!.group.barrier().catch((error) => [rank, error]);
-    });
-    await gone.leave();
-    for (const outcome of await Promise.all(pending)) {
-      expect((outcome as unknown[])[1]).toBeInstanceOf(EpochOverError);
-    }
-    const second = await begin(staying, 5);
-    expect(second[0]).toMatchObject({ number: 2, left: [gone.id], joined: [], step: 5 });
-    expect(await sums(second)).toEqual([3, 3]);
-
-    const newcomer = await join(port, { max: undefined }); // whatever it is
-    expect([gone, newcomer].map(({ about }) => about)).toEqual(['lr 0.1', 'lr 0.1']);
-    const entering = newcomer.reform({ step: 0 });
-    while (!staying.every(({ isChangeDue }) => isChangeDue)) {
-      await sums(second);
-    }
-    const third = await Promise.all([...staying.map((one) => one.reform({ step: 6 })), entering]);
-    expect(third[2]).toMatchObject({ number: 3, joined: [newcomer.id], step: 6 });
-    expect(third[2]!.members[third[2]!.source]!.step).toBe(6);
-    expect(await sums(third)).toEqual([6, 6, 6]);
+    expect((await join(port, { max: undefined })).about).toBe('lr 0.1');
   });
 });
 
@@ -135,23 +88,6 @@ describe('members that do not listen', () => {
     const third = next[0]!.members.length === 3 ? next : await begin([listens, silent[1]!], 3);
     expect(await sums([...third, await entering])).toEqual([6, 6, 6]);
   });
-});
-
-it('an epoch has the results of all transports', async () => {
-  const transcript = conformanceCases.find(
-    ({ name }) => name === 'results are those of the committed hashes',
-  )!;
-  const harness = {
-    name: 'an epoch over ws',
-    worldSizes: [3],
-    create: async (worldSize: number) => {
-      const { port } = await serve({ min: worldSize, max: worldSize });
-      const all = { length: worldSize };
-      const members = await Promise.all(Array.from(all, () => join(port, { max: worldSize })));
-      return (await begin(members)).map(({ group }) => ({ group, kill: () => {} }));
-    },
-  };
-  await transcript.run(harness, 3);
 });
 
 describe('paths', () => {

@@ -188,8 +188,10 @@ export class DistributedDataParallel<
    * make as many: 8 groups over 3 ranks are 0, 1, 2 and 3, 4, 5 and 6, 7, undefined.
    */
   get groupCalls(): readonly (number | undefined)[] {
-    const { gradientGroups } = this.#wrapper.options;
-    return gradientGroups === undefined ? [] : dealtGroups(gradientGroups, this.processGroup);
+    const { gradientGroups, groupCounts } = this.#wrapper.options;
+    return gradientGroups === undefined
+      ? []
+      : dealtGroups(gradientGroups, this.processGroup, groupCounts);
   }
 
   /** The times of the last step that had a reduction. */

@@ -71,6 +71,11 @@ export interface DdpOptions extends ApexOptions {
    * is reduced, and ranks are added in rank order.
    */
   readonly gradientGroups?: number | undefined;
+  /**
+   * By rank, how many of the groups it runs, where ranks are not equally fast: `[4, 3, 1]` of 8.
+   * The bits do not depend on it. Default: as even as can be.
+   */
+  readonly groupCounts?: readonly number[] | undefined;
   /** Divides the sums by the world size, with gradientGroups by their number. Default true. */
   readonly gradientAverage?: boolean;
   /**
@@ -112,6 +117,7 @@ export interface ResolvedDdpOptions {
   readonly isRetaining: boolean;
   readonly isAlwaysFp32: boolean;
   readonly gradientGroups: number | undefined;
+  readonly groupCounts: readonly number[] | undefined;
   readonly numStreams: number;
   readonly communicators: readonly ProcessGroup[] | undefined;
   readonly predivide: number;
@@ -153,6 +159,10 @@ const RULES: OptionRules<DdpOptions> = {
       holds: (value) => Array.isArray(value) && value.every(GROUP.holds),
     },
     gradientGroups: NUMBER,
+    groupCounts: {
+      expected: 'an array of numbers',
+      holds: (value) => Array.isArray(value) && value.every(NUMBER.holds),
+    },
     gradientAverage: FLAG,
     gradientPredivideFactor: NUMBER,
     prof: FLAG,
@@ -184,7 +194,7 @@ export function resolveOptions(options: DdpOptions): ResolvedDdpOptions {
     throw new DdpConfigError(`ddp: expected gradientPredivideFactor > 0, got ${predivide}.`);
   }
   const isAveraging = options.gradientAverage ?? true;
-  const { gradientGroups } = options;
+  const { gradientGroups, groupCounts } = options;
   requireGroups(options, isDelayed);
   return {
     sizes: isDelayed ? { elements: Number.POSITIVE_INFINITY } : resolveSizes(options),
@@ -193,6 +203,7 @@ export function resolveOptions(options: DdpOptions): ResolvedDdpOptions {
     isRetaining: options.retainAllreduceBuffers ?? false,
     isAlwaysFp32: gradientGroups !== undefined || (options.allreduceAlwaysFp32 ?? false),
     gradientGroups,
+    groupCounts,
     ...resolveStreams(options, isDelayed),
     predivide,
     isAveraging,
@@ -228,6 +239,7 @@ export function describeOptions(
     retainAllreduceBuffers: options.isRetaining,
     allreduceAlwaysFp32: options.isAlwaysFp32,
     gradientGroups: options.gradientGroups ?? 'none',
+    groupCounts: options.groupCounts?.join(', ') ?? 'even',
     numAllreduceStreams: options.numStreams,
     allreduceCommunicators: communicators?.map(({ id }) => id).join(', ') ?? 'split off',
     findUnusedParameters: options.isFindingUnused,
@@ -242,7 +254,10 @@ export function describeOptions(
 
 /** @throws {DdpConfigError} for options that do not go with gradientGroups, or no number of them */
 function requireGroups(options: DdpOptions, isDelayed: boolean): void {
-  const { gradientGroups: groups, findUnusedParameters = isDelayed } = options;
+  const { gradientGroups: groups, groupCounts: counts, findUnusedParameters = isDelayed } = options;
+  if (counts !== undefined) {
+    requireCounts(counts, groups ?? 0, options.processGroup.worldSize);
+  }
   if (groups === undefined) {
     return;
   }
@@ -263,6 +278,17 @@ function requireGroups(options: DdpOptions, isDelayed: boolean): void {
             : undefined;
   if (other !== undefined) {
     throw new DdpConfigError(`ddp: expected no gradientGroups, got ${groups} with ${other}.`);
+  }
+}
+
+/** @throws {DdpConfigError} for counts that don't deal all groups to the ranks */
+function requireCounts(counts: readonly number[], groups: number, worldSize: number): void {
+  const dealt = counts.reduce((sum, count) => sum + count, 0);
+  const areCounts = counts.every((count) => Number.isSafeInteger(count) && count >= 0);
+  if (!areCounts || counts.length !== worldSize || dealt !== groups) {
+    throw new DdpConfigError(
+      `ddp: expected groupCounts of ${worldSize} ranks that add up to gradientGroups, ${groups}, got [${counts.join(', ')}].`,
+    );
   }
 }
 

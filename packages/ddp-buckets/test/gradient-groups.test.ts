@@ -46,6 +46,16 @@ describe('a step in groups', () => {
     }
   });
 
+  it.each([[[1, 5, 2]], [[0, 8]], [[8, 0]]])(
+    'weights are the same where %s of them are dealt',
+    async (groupCounts) => {
+      const alone = await trainGroupsAlone();
+      const wrap = (gpt2: Gpt2, rank: Rank) => wrapIn(gpt2, rank, { groupCounts });
+      const hashes = await trainInGroups({ ranks: groupCounts.length, wrap });
+      expect(hashes).toEqual(hashes.map(() => alone));
+    },
+  );
+
   it('weights in bf16 have one hash on 1, 3, 4 and 8 ranks', async () => {
     const [first] = await hashesOn(1, 'bf16');
     for (const ranks of [3, 4, 8]) {
@@ -114,6 +124,8 @@ describe('refused are', () => {
 
   it.each<[string, Partial<DdpOptions>, string]>([
     ['no number', { gradientGroups: 0 }, 'a whole number of at least 1, got 0'],
+    ['counts of other ranks', { groupCounts: [8] }, 'groupCounts of 2 ranks that add up to grad'],
+    ['counts of other groups', { groupCounts: [4, 3] }, 'gradientGroups, 8, got [4, 3]'],
     ['hooks', { communicationHook: compressionHook({ wire: 'f16' }) }, 'communicationHook'],
     ['unused parameters', { findUnusedParameters: true }, 'findUnusedParameters'],
     ['unused parameters that stay so', { staticGraph: true }, 'freeze those that none uses'],

@@ -1,22 +1,13 @@
 // A step of groups of rows: one hash of the weights on any number of ranks, what is held and
 // gathered meanwhile, calls that fail, and what is refused.
 
-import {
-  FsdpConfigError,
-  type FsdpOptions,
-  FsdpStateError,
-  FullyShardedDataParallel,
-  setGradientDivideFactors,
-} from '@shardweave/fsdp';
+import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Gpt2, type Module } from '@shardweave/nn';
-import { square, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
   afterFailure,
-  errorsOnRanks,
   freeze,
   groupCall,
-  inputs,
   layer,
   moduleOf,
   onRanks,
@@ -24,26 +15,14 @@ import {
   refusal,
   TINY,
   trainGroupsAlone,
-  trainInGroups,
 } from '../../../tooling/test-kit/index.ts';
+import { expectRefusal, type Given, hashesBy, wrapBlocks } from './support/grouped.js';
 
-const OPTIONS = { gradientGroups: 8, bucketCapMb: 0 };
-
-type Given = Partial<FsdpOptions>;
-
-/** Shards a GPT-2, each of its blocks by itself, with sums of gradients and not means. */
-function wrapIn(gpt2: Module, { group: processGroup }: Rank, given: Given = {}) {
-  const options = { ...OPTIONS, ...given, processGroup };
-  for (const [name, block] of [...gpt2.children()].slice(1, -1)) {
-    gpt2.replaceChild(name, new FullyShardedDataParallel(block, { ...options, name }));
-  }
-  const model = new FullyShardedDataParallel(gpt2, options);
-  setGradientDivideFactors(model, { predivide: 1, postdivide: 1 });
-  return model;
+function wrapIn(gpt2: Module, rank: Rank, given: Given = {}) {
+  return wrapBlocks(gpt2, rank, { gradientGroups: 8, ...given });
 }
 
-const hashesOn = (ranks: number, given: Given) =>
-  trainInGroups({ ranks, wrap: (gpt2, rank) => wrapIn(gpt2, rank, given) });
+const hashesOn = (ranks: number, given: Given) => hashesBy(wrapIn, ranks, given);
 
 describe('a step in groups', () => {
   it('weights in f32 are those of the groups by themselves, on 1, 3, 4 and 8 ranks', async () => {
@@ -129,31 +108,8 @@ it('a call that fails after others ends the step, which zeroGrad begins anew', a
   }
 });
 
-it('refuses a step of which only some calls use a parameter', async () => {
-  const errors = await errorsOnRanks(2, async ({ device, group: processGroup }) => {
-    const options = { ...OPTIONS, processGroup, name: 'own' };
-    const parts = {
-      own: new FullyShardedDataParallel(layer(device), options),
-      last: layer(device),
-    };
-    let usesOwn = false;
-    const net = moduleOf(device, parts, async ({ own, last }, x: Tensor): Promise<Tensor> => {
-      return last.call(usesOwn ? await own.call(x) : x);
-    });
-    const model = new FullyShardedDataParallel(net, { ...OPTIONS, processGroup });
-    for (const group of model.groupCalls) {
-      usesOwn = group !== undefined && group > 5;
-      await device.scope(async () => {
-        const output: Tensor = await model.call(inputs(device, { first: group!, count: 1 }));
-        await sum(square(output)).backward();
-      });
-    }
-  });
-  for (const error of errors) {
-    expect(error).toBeInstanceOf(FsdpStateError);
-    expect(error!.message).toMatch(/expected a gradient of 'own' in all 8 groups of a step/);
-  }
-});
+it('refuses a step of which only some calls use a parameter', () =>
+  expectRefusal({}, (group) => group > 5));
 
 describe('refused are', () => {
   const config = (given: Given) =>

@@ -2,64 +2,54 @@
 // are those of other wrappers, and the bytes those of the two parts.
 
 import { openSave } from '@shardweave/checkpoint';
-import {
-  FsdpConfigError,
-  type FsdpOptions,
-  FsdpStateError,
-  FullyShardedDataParallel,
-  setGradientDivideFactors,
-  shardLayout,
-} from '@shardweave/fsdp';
+import { FsdpConfigError, FullyShardedDataParallel, shardLayout } from '@shardweave/fsdp';
 import {
   consolidateShardWeights,
   localMetadataDict,
   localStateDict,
   summonFullParams,
 } from '@shardweave/fsdp/fairscale';
-import { AdamW, Gpt2, gradNorm, lazyStateDict, loadCheckpoint, stateDict } from '@shardweave/nn';
-import { square, sum, type Tensor } from '@shardweave/tensor-core';
+import {
+  AdamW,
+  Gpt2,
+  gradNorm,
+  hashModel,
+  lazyStateDict,
+  loadCheckpoint,
+  loadStateDict,
+  Module,
+  saveCheckpoint,
+  stateDict,
+} from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 import {
   afterFailure,
-  errorsOnRanks,
   expectAsAlone,
   freeze,
   groupCall,
-  inputs,
   layer,
-  moduleOf,
   onRanks,
   type Rank,
   refusal,
   Stack,
   TINY,
   textOf,
-  trainInGroups,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
 import { AXES, plainOutcome, shardedOutcomes, titleOf, toleranceOf } from './support/cells.js';
+import { expectRefusal, type Given, hashesBy, wrapBlocks } from './support/grouped.js';
 import { pairwiseRows } from './support/pairwise.js';
-import { adam, everything, net, saved } from './support/saved-models.js';
+import { adam, everything, net, place, saved } from './support/saved-models.js';
 import { wrapIn as wrapsIn } from './support/sharding.js';
-
-type Given = Partial<FsdpOptions>;
 
 const isBase = (name: string) => /attn|mlp/.test(name);
 
 /** Wraps a GPT-2 whose blocks are frozen but for their norms. */
-function wrapIn(gpt2: Gpt2, { group: processGroup }: Rank, given: Given = {}) {
-  const options = { shardTrained: false, bucketCapMb: 0, ...given, processGroup };
-  freeze(gpt2, isBase);
-  for (const [name, block] of [...gpt2.children()].slice(1, -1)) {
-    gpt2.replaceChild(name, new FullyShardedDataParallel(block, { ...options, name }));
-  }
-  const model = new FullyShardedDataParallel(gpt2, options);
-  setGradientDivideFactors(model, { predivide: 1, postdivide: 1 });
-  return model;
+function wrapIn(gpt2: Module, rank: Rank, given: Given = {}) {
+  return wrapBlocks(freeze(gpt2, isBase), rank, { shardTrained: false, ...given });
 }
 
-const hashesOn = (ranks: number, given: Given) =>
-  trainInGroups({ ranks, wrap: (gpt2, rank) => wrapIn(gpt2, rank, given) });
+const hashesOn = (ranks: number, given: Given) => hashesBy(wrapIn, ranks, given);
 
 const CELLS = pairwiseRows(
   {
@@ -140,39 +130,33 @@ describe('a step in groups', () => {
   });
 
   it.each([
-    ['the last calls', (group: number | undefined) => group! % 4 === 3],
-    ['the first calls', (group: number | undefined) => group! % 4 === 0],
-  ])('refuses one of which only %s use a parameter', async (_, isUsing) => {
-    const errors = await errorsOnRanks(2, async ({ device, group: processGroup }) => {
-      const options = { ...groups, shardTrained: false, bucketCapMb: 0, processGroup };
-      const parts = {
-        own: new FullyShardedDataParallel(layer(device), { ...options, name: 'own' }),
-        last: layer(device),
-      };
-      let usesOwn = false;
-      const both = moduleOf(device, parts, async ({ own, last }, x: Tensor): Promise<Tensor> => {
-        return last.call(usesOwn ? await own.call(x) : x);
-      });
-      const model = new FullyShardedDataParallel(both, options);
-      for (const group of model.groupCalls) {
-        usesOwn = isUsing(group);
-        await device.scope(async () => {
-          const output: Tensor = await model.call(inputs(device, { first: group!, count: 1 }));
-          await sum(square(output)).backward();
-        });
-      }
-    });
-    for (const error of errors) {
-      expect(error).toBeInstanceOf(FsdpStateError);
-      expect(error!.message).toMatch(/expected a gradient of 'own' in all 8 groups of a step/);
-    }
-  });
+    ['the last calls', (group: number) => group % 4 === 3],
+    ['the first calls', (group: number) => group % 4 === 0],
+  ])('refuses one of which only %s use a parameter', (_, isUsing) =>
+    expectRefusal({ shardTrained: false }, isUsing),
+  );
 });
 
 /** Three layers of which the first is frozen, with one trained and one frozen flat. */
 function stack({ device, group }: Pick<Rank, 'device' | 'group'>, given: Given = {}) {
   const layers = [freeze(layer(device)), layer(device), layer(device)];
   return wrapsIn({ group }, { shardTrained: false, ...given })(new Stack(device, layers));
+}
+
+/** What is trained of a model, without its wrappers. */
+class Trained extends Module {
+  constructor(model: Module) {
+    super(model.device);
+    for (const [name, tensor] of model.namedParameters()) {
+      if (tensor.requiresGrad) {
+        this.sharedParameter(name, tensor);
+      }
+    }
+  }
+
+  override forward(): never {
+    throw new Error('it has no layers');
+  }
 }
 
 it('holds the trained parameters, gradients and optimizer state whole, and the rest in shards', () =>
@@ -231,6 +215,32 @@ describe('a save', () => {
       expect(loaded).toEqual(whole);
     }
   });
+
+  it('is made, hashed and loaded by a rank alone, through a module of what is trained', () =>
+    onRanks(2, async (rank) => {
+      const model = stack(rank, { mixedPrecision: true, computeDType: 'bf16' });
+      const optimizer = new AdamW(model.parameters().filter(({ requiresGrad }) => requiresGrad));
+      await trainOnce(model, { first: rank.rank, count: 1 });
+      await optimizer.step();
+      const options = { optimizer, onlyTrained: true };
+      const together = await hashModel(model, options);
+      if (rank.rank === 1) {
+        const alone = new Trained(model);
+        expect(await hashModel(alone, options)).toBe(together);
+        const store = place();
+        await saveCheckpoint(alone, store, options);
+        const zeros = new Map(
+          [...(await stateDict(alone))].map(([name, entry]) => [
+            name,
+            { ...entry, data: new Uint8Array(entry.data.byteLength) },
+          ]),
+        );
+        await loadStateDict(alone, zeros);
+        expect(await hashModel(alone, options)).not.toBe(together);
+        await loadCheckpoint(alone, store, options);
+      }
+      expect(await hashModel(model, options)).toBe(together);
+    }));
 
   it('reads as state dicts do on one rank, lazy, local and written in part too', async () => {
     const textsOn = (ranks: number) =>

@@ -34,7 +34,7 @@ export interface ShardPiece {
   readonly numShards?: number;
   /**
    * Whether all of `flat` rests here between uses, so that whoever saves or loads the parameter
-   * reads and writes `flat` in its place. Packing sets it. Default false.
+   * reads and writes `flat` in its place. Packing sets it, and whoever has it whole. Default false.
    */
   readonly isPacked?: boolean;
 }

@@ -1,6 +1,7 @@
 // The command `join`: takes part in an elastic job that another command leads, until it is done.
 
 import { resolve } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { JoinError } from '@shardweave/collectives';
 import { joinElastic, type Member, MembershipError } from '@shardweave/collectives/elastic';
 import { absoluteData } from '../data/data-parts.js';
@@ -11,6 +12,7 @@ import { SignalError, TrainerError, UsageError } from '../errors.js';
 import { flag, needed, type ValuesOf } from '../flags/flag.js';
 import { data, devices, file, filledText, threads } from '../flags/flag-kinds.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
+import { readAbout } from '../launch/elastic-about.js';
 import { addressOf, SECRET_VARIABLE, withoutRank } from '../launch/run-elastic.js';
 import { DeviceHost } from '../rank/device-host.js';
 import { runMember } from '../rank/elastic/run-member.js';
@@ -23,6 +25,8 @@ import { noteJoined } from './joined.js';
 const FIRST_MS = 30_000;
 /** The time for which a rank that was cut off tries to come again. */
 const AGAIN_MS = 10 * 60_000;
+/** The longest pause before a rank comes again that was turned away as often as that. */
+const LONGEST_PAUSE_S = 300;
 /** The ends of a part in a job after which a rank may come again. */
 const COMES_AGAIN = ['fenced', 'alone'];
 
@@ -54,7 +58,7 @@ type Flags = ValuesOf<typeof FLAGS>;
 /** The command `join`. */
 export const join = defineCommand({
   name: 'join',
-  description: `Adds a rank to a job of train --elastic --strategy ddp. It copies the state of the others, computes its part of each step, and leaves when all are done; Ctrl-C or the command leave makes it leave before, and the job goes on. Flags, model and data have to be those of the job, which are compared by hashes. The secret of the job is in ${SECRET_VARIABLE}.`,
+  description: `Adds a rank to a job of train --elastic. It copies the state of the others, computes its part of each step, and leaves when all are done; Ctrl-C or the command leave makes it leave before, and the job goes on. Flags, model and data have to be those of the job, which are compared by hashes. The secret of the job is in ${SECRET_VARIABLE}.`,
   flags: FLAGS,
   model: 'weights',
   examples: [
@@ -86,6 +90,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   await using devices = new DeviceHost();
   const say = (text: string) => void (flags.quiet || out.write(`${text}\n`));
   const options = { rendezvous: { host, port }, secret };
+  let numInVain = 0;
   for (let joinTimeoutMs = FIRST_MS; ; joinTimeoutMs = AGAIN_MS) {
     say(`Connecting to ${host}:${port}, for at most ${joinTimeoutMs / 1000} s.`);
     const joining = joinElastic({ ...options, joinTimeoutMs }).catch(explain);
@@ -98,8 +103,10 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
         ...{ config, devices, localRank: 0, emit: () => {} },
         signal: interrupt.signal,
         wrapUp: interrupt.wrapUp,
-        onEpoch: ({ group, members, step }) =>
-          say(`rank ${group.rank} of ${members.length}, from step ${step + 1} on`),
+        onEpoch: ({ group, members, step }) => {
+          numInVain = 0;
+          say(`rank ${group.rank} of ${members.length}, from step ${step + 1} on`);
+        },
       });
       const left = interrupt.asked
         ? 'This rank has left; the job goes on.'
@@ -118,9 +125,25 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
         );
       }
       // It was stopped or cut off, as by a lid that was closed.
-      say(`The job goes on without this rank (${error.reason}). Joining again.`);
+      const pauseS = pauseAfter(numInVain);
+      const when = pauseS === 0 ? '' : ` in ${pauseS} s`;
+      say(`The job goes on without this rank (${error.reason}). Joining again${when}.`);
+      await delay(1000 * pauseS, undefined, { signal: interrupt.signal }).catch(() =>
+        interrupt.signal.throwIfAborted(),
+      );
+      numInVain += 1;
     }
   }
+}
+
+/**
+ * The seconds before a rank comes again. The others stop for each try, and for some seconds where
+ * it has no path to them.
+ * @param numInVain how often it was turned away since it last was part of the job
+ */
+export function pauseAfter(numInVain: number): number {
+  const doubled = 10 << Math.min(numInVain - 1, 9);
+  return numInVain === 0 ? 0 : Math.min(doubled, LONGEST_PAUSE_S);
 }
 
 /** Rejects with the signal's reason as soon as that is aborted. */
@@ -156,7 +179,7 @@ async function configOf(
       'join: the job does not tell what it computes. Is it one of train --elastic?',
     );
   }
-  const theirs = JSON.parse(about) as PreparedRun;
+  const theirs = readAbout(about);
   const { data: given, valid, threads: own, model } = flags;
   const here: RunConfig = {
     ...theirs,

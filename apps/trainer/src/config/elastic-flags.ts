@@ -2,7 +2,8 @@
 // depend on them, and saves to go on from.
 
 import { UsageError } from '../errors.js';
-import type { Flags } from '../flags/train-flags.js';
+import { type Flags, isAdapted } from '../flags/train-flags.js';
+import { isHeldByAll, type ModelSource } from '../run-config.js';
 
 /** The most ranks, and so the groups of a step, without --max-ranks and --gradient-groups. */
 const DEFAULT_MAX_RANKS = 8;
@@ -17,7 +18,7 @@ export function withElastic(flags: Flags): Flags {
   if (!flags.elastic) {
     return flags;
   }
-  const { strategy, transport, batch, ranks = 0, out, saveEvery, minRanks = 1 } = flags;
+  const { transport, batch, ranks = 0, out, saveEvery, minRanks = 1 } = flags;
   refuse(flags);
   const most = Math.min(batch, Math.max(DEFAULT_MAX_RANKS, flags.maxRanks ?? 0, ranks));
   const gradientGroups = flags.gradientGroups ?? most;
@@ -34,12 +35,29 @@ export function withElastic(flags: Flags): Flags {
   }
   return {
     ...{ ...flags, minRanks, maxRanks, gradientGroups },
-    transport: strategy === 'ddp' || transport === 'memory' ? 'ws' : transport,
+    transport: transport === 'memory' ? 'ws' : transport,
     saveEvery: saveEvery ?? (out === undefined ? undefined : { steps: DEFAULT_SAVE_EVERY }),
   };
 }
 
-function refuse({ strategy, transport, task, out, ...flags }: Flags): void {
+/** @throws {UsageError} where ranks could not read their parts of the base again */
+export function requireBaseFiles(flags: Flags, model: ModelSource): void {
+  const hasFiles = model.kind === 'directory' && model.hasWeights;
+  if (
+    flags.elastic &&
+    flags.strategy === 'fsdp' &&
+    isHeldByAll(flags, isAdapted(flags)) &&
+    !hasFiles
+  ) {
+    throw new UsageError(
+      `--elastic and adapters with --strategy fsdp: where ranks change each reads its new part of the base from files, and --model ${flags.model} has random weights. Give a model with weights, or --strategy ddp.`,
+    );
+  }
+}
+
+function refuse(given: Flags): void {
+  const { strategy, transport, task, out, ...flags } = given;
+  const isHeld = isHeldByAll(given, isAdapted(given));
   const say = (what: string, why: string) => {
     throw new UsageError(`--elastic and ${what}: ${why}`);
   };
@@ -49,16 +67,16 @@ function refuse({ strategy, transport, task, out, ...flags }: Flags): void {
   if (transport === 'mpi') {
     say('--transport mpi', 'MPI ends all ranks with the first that dies. Leave --transport out.');
   }
-  if (strategy === 'fsdp' && out === undefined) {
+  if (!isHeld && out === undefined) {
     say(
       '--strategy fsdp',
-      'each rank has a part of the state that nobody else has, so the job goes on from saves, and --out is not given. Give one, or use --strategy ddp, which needs none.',
+      'each rank has a part of the state that nobody else has, so the job goes on from saves, and --out is not given. Give one, or use --strategy ddp or --lora-rank, which need none.',
     );
   }
-  if (strategy !== 'ddp') {
-    const given = flags.listen === undefined ? flags.maxRanks && '--max-ranks' : '--listen';
-    if (given) {
-      say(`${given} with --strategy ${strategy}`, 'nobody joins such a job while it runs.');
+  if (!isHeld) {
+    const named = flags.listen === undefined ? flags.maxRanks && '--max-ranks' : '--listen';
+    if (named) {
+      say(`${named} with --strategy ${strategy}`, 'nobody joins such a job while it runs.');
     }
     return;
   }
@@ -67,8 +85,11 @@ function refuse({ strategy, transport, task, out, ...flags }: Flags): void {
       `--listen ${flags.listen}: expected the address by which other machines reach this one, which its ranks tell them. Give one that hostname -I shows.`,
     );
   }
-  if (transport === 'shm') {
-    say('--transport shm', 'its memory is cut for a number of ranks. Leave --transport out.');
+  if (transport === 'shm' && flags.listen !== undefined) {
+    say(
+      '--listen with --transport shm',
+      'all ranks are threads of the command, and nobody joins from elsewhere. Leave one of them out.',
+    );
   }
   if (task !== 'lm') {
     say(`--task ${task}`, 'its ranks can not change. Leave --elastic out.');

@@ -28,6 +28,7 @@ import {
   DEFAULT_STEPS,
   DEFAULT_WARMUP,
   type Flags,
+  isAdapted,
 } from '../flags/train-flags.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
 import { findModelDirectory } from '../model/model-directory.js';
@@ -52,7 +53,7 @@ import {
   type TrainedConfig,
   textConfig,
 } from '../task/text-config.js';
-import { withElastic } from './elastic-flags.js';
+import { requireBaseFiles, withElastic } from './elastic-flags.js';
 import { GPT2_VOCABULARY, moduleTokenizer, resolveModule } from './resolve-module.js';
 
 const DEFAULT_RANKS = 2;
@@ -101,6 +102,7 @@ export async function resolveConfig(
     );
   }
   const model = first?.kind === 'model' ? await modelOfFirst(first.path, asked, lora) : asked;
+  requireBaseFiles(flags, model);
   const { modelConfig, head } = module
     ? ({ modelConfig: module, head: { kind: 'module' } } as const)
     : await resolveText(flags, { model, lora });
@@ -220,9 +222,7 @@ function checkTask({ task, gradAccum, batch, strategy, ranks, data, ...flags }: 
       `--task ${task} learns from examples, and --data is not given. Give JSON lines, CSV, TSV or Parquet of them.`,
     );
   }
-  const adapters = ['adapter', 'loraRank', 'loraAlpha', 'loraDropout', 'loraTargets'] as const;
-  const isAdapted = [...adapters, 'baseType' as const].some((name) => flags[name] !== undefined);
-  if (task === 'dpo' && !isAdapted) {
+  if (task === 'dpo' && !isAdapted(flags)) {
     throw new UsageError(
       '--task dpo compares the model with what it is without its adapters, and there are none. Give --lora-rank 16, or use --task orpo, which needs no reference.',
     );

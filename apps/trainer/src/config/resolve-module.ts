@@ -4,7 +4,7 @@
 import { resolve } from 'node:path';
 import { UsageError } from '../errors.js';
 import { keyOf } from '../flags/flag.js';
-import { DEFAULT_SEQ_AT_MOST, type Flags } from '../flags/train-flags.js';
+import { ADAPTER_FLAGS, DEFAULT_SEQ_AT_MOST, type Flags } from '../flags/train-flags.js';
 import { describeOwnModel } from '../own-model/open-own-model.js';
 import type { ModuleSource, TokenizerName } from '../run-config.js';
 import type { ModuleConfig } from '../task/text-config.js';
@@ -14,10 +14,7 @@ export const GPT2_VOCABULARY = 50257;
 const BYTES = 256;
 
 /** The flags of what a module decides itself, or has no place for. */
-const NOT_OF_MODULES = [
-  ...(['loraRank', 'loraAlpha', 'loraDropout', 'loraTargets', 'baseType', 'adapter'] as const),
-  'dropout',
-] as const;
+const NOT_OF_MODULES = [...ADAPTER_FLAGS, 'dropout'] as const;
 
 /**
  * What a run has to know of a module that people have written.

@@ -2,12 +2,12 @@
 // once, as if each group had a rank of its own.
 
 import type { Dataset } from './dataset.js';
-import { groupOf, numMicroSteps } from './row-order.js';
+import { groupOf, numMicroSteps, type Parts } from './row-order.js';
 
 /** @param data opened with as many ranks as groups */
 export function dealtRows(
   data: Dataset,
-  parts: { readonly batch: number; readonly gradientGroups: number; readonly ranks: number },
+  parts: Pick<Parts, 'batch' | 'ranks' | 'groupCounts'> & { readonly gradientGroups: number },
 ): Dataset {
   const { gradientGroups } = parts;
   return {

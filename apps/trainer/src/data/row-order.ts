@@ -43,21 +43,24 @@ export function rowOrder(order: RowOrderName, options: RowOrderOptions): RowOrde
   };
 }
 
-interface Parts {
+export interface Parts {
   /** The number of rows of the step. */
   readonly batch: number;
   readonly ranks: number;
   readonly gradAccum: number;
   /** The number of groups of rows, each of which is a micro-step of one rank. */
   readonly gradientGroups?: number | undefined;
+  /** By rank, the number of its groups, which follow one another; by default dealt evenly. */
+  readonly groupCounts?: readonly number[] | undefined;
   /** Decides which ranks have which groups. */
   readonly strategy?: StrategyName | undefined;
 }
 
 /** The number of micro-steps in which some rank has a row; all ranks make as many. */
-export function numMicroSteps({ batch, ranks, gradAccum, gradientGroups }: Parts): number {
+export function numMicroSteps(parts: Parts): number {
+  const { batch, ranks, gradAccum, gradientGroups, groupCounts } = parts;
   if (gradientGroups !== undefined) {
-    return Math.ceil(gradientGroups / ranks);
+    return groupCounts ? Math.max(...groupCounts) : Math.ceil(gradientGroups / ranks);
   }
   return Math.min(gradAccum, Math.ceil(batch / ranks));
 }
@@ -75,15 +78,17 @@ interface MicroStep {
 export function groupOf({
   gradientGroups: groups = 0,
   ranks,
+  groupCounts: counts = dealLeaves(groups, ranks),
   strategy,
   rank,
   microStep,
-}: Pick<Parts, 'gradientGroups' | 'ranks' | 'strategy'> & MicroStep): number | undefined {
+}: Pick<Parts, 'gradientGroups' | 'groupCounts' | 'ranks' | 'strategy'> & MicroStep):
+  | number
+  | undefined {
   if (strategy === 'fsdp') {
     const group = microStep * ranks + rank;
     return group < groups ? group : undefined;
   }
-  const counts = dealLeaves(groups, ranks);
   const first = counts.slice(0, rank).reduce((sum, count) => sum + count, 0);
   return microStep < counts[rank]! ? first + microStep : undefined;
 }

@@ -152,7 +152,7 @@ export const GROUPS = {
     ]),
     elastic: free('all')(onOff, false, [
       '--elastic',
-      'goes on where ranks are lost or come, to the same weights: ddp with those that are left, fsdp from its newest save',
+      'goes on where ranks are lost or come, to the same weights: with those that are left, or, where fsdp shards what is trained, from its newest save',
     ]),
     minRanks: free('elastic')(whole(1), undefined, [
       '--min-ranks <N>',
@@ -164,7 +164,7 @@ export const GROUPS = {
     ]),
     listen: free('elastic')(filledText, undefined, [
       '--listen <HOST[:PORT]>',
-      'the address of this machine at which others join with ddp (default: 127.0.0.1)',
+      'the address of this machine at which others join (default: 127.0.0.1)',
     ]),
     device: free('all')(devices, ['auto'] as const, [
       '--device <auto|webgpu|cpu>',
@@ -510,6 +510,20 @@ export const FLAGS = {
 
 /** The values of all flags, each checked by itself. */
 export type Flags = ValuesOf<typeof FLAGS>;
+
+/** The flags each of which asks for adapters. */
+export const ADAPTER_FLAGS = [
+  'adapter',
+  'loraRank',
+  'loraAlpha',
+  'loraDropout',
+  'loraTargets',
+  'baseType',
+] as const;
+
+export function isAdapted(flags: Pick<Flags, (typeof ADAPTER_FLAGS)[number]>): boolean {
+  return ADAPTER_FLAGS.some((name) => flags[name] !== undefined);
+}
 
 /** The flags that few need. */
 export const RARE: readonly (keyof Flags)[] = [

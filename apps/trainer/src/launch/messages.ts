@@ -1,6 +1,7 @@
 // The messages between the command and its rank processes, over the IPC channel. Ranks leave when
 // the channel breaks, which is how they notice that the command is gone.
 
+import type { ShmMemberHandle } from '@shardweave/collectives/elastic';
 import type { EmitRankEvent, RankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
 
@@ -28,6 +29,11 @@ export interface ElasticPlace extends Pick<RankPlace, 'host' | 'port' | 'secret'
   readonly isFirst: boolean;
 }
 
+/** The place of a thread in a job whose ranks change. */
+export interface ElasticThreadPlace extends Pick<ElasticPlace, 'localRank' | 'isFirst'> {
+  readonly member: ShmMemberHandle;
+}
+
 /** What a rank apart from the command is to do, and how it is asked to end. */
 export interface RankCall {
   readonly config: PreparedRun;
@@ -36,6 +42,8 @@ export interface RankCall {
   readonly signal: AbortSignal;
   /** Ends it after the present step, with a save. */
   readonly wrapUp: AbortSignal;
+  /** Aborted where it saves if its job ends because too few ranks are left. */
+  readonly keeping?: AbortSignal | undefined;
 }
 
 /** The work of one rank, which `Link` links to the others. */
@@ -49,6 +57,8 @@ export type ToRank =
     }
   /** The rank ends after the present step, with a save. */
   | { readonly type: 'wrap-up' }
+  /** The rank is the one that saves if the job ends because too few are left. */
+  | { readonly type: 'keep' }
   /** The rank leaves at once, cleanly. */
   | { readonly type: 'stop' };
 

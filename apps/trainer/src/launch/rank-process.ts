@@ -15,6 +15,7 @@ export const RANK_PROCESS_VARIABLE = 'SHARDWEAVE_RANK_PROCESS';
 export function serveRank(work: RankWork<RankPlace | ElasticPlace>): void {
   const stop = new AbortController();
   const wrapUp = new AbortController();
+  const keeping = new AbortController();
   // Ctrl-C reaches the whole foreground group, and the end of a service reaches all of its
   // processes; only the command decides what to do.
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
@@ -35,9 +36,14 @@ export function serveRank(work: RankWork<RankPlace | ElasticPlace>): void {
       wrapUp.abort();
       return;
     }
+    if (message.type === 'keep') {
+      keeping.abort();
+      return;
+    }
     const emit: EmitRankEvent = (event) => send({ type: 'event', event });
     const { config, place } = message;
-    work(place, { config, emit, signal: stop.signal, wrapUp: wrapUp.signal }).then(
+    const asked = { signal: stop.signal, wrapUp: wrapUp.signal, keeping: keeping.signal };
+    work(place, { config, emit, ...asked }).then(
       () => leave({ type: 'done' }, 0),
       (error: unknown) => (stop.signal.aborted ? process.exit(1) : fail(error)),
     );

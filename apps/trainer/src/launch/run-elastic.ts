@@ -1,6 +1,6 @@
 // Runs a job whose ranks may be lost, leave and come: each rank that the command starts is a
-// process, and others join from elsewhere. The command coordinates, and is no rank itself. What it
-// hears of a step twice it tells once.
+// process, and others join from elsewhere; or all are threads of the command. The command
+// coordinates, and is no rank itself. What it hears of a step twice it tells once.
 
 import { randomBytes } from 'node:crypto';
 import {
@@ -11,7 +11,8 @@ import {
 import { UsageError } from '../errors.js';
 import type { MembersTold, RankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
-import type { ElasticPlace } from './messages.js';
+import { aboutOf } from './elastic-about.js';
+import { type ElasticHall, openThreads } from './elastic-hall.js';
 import { type RankEnd, rootCause } from './rank-failure.js';
 import { type RunProcessesOptions, startProcess } from './run-processes.js';
 import { DONE_MS, deferred, endAll, type RankHost, STOP_MS, watchRank } from './watch-ranks.js';
@@ -34,6 +35,24 @@ export interface RunElasticOptions extends RunProcessesOptions {
  */
 export async function runElastic(config: PreparedRun, options: RunElasticOptions): Promise<void> {
   options.signal.throwIfAborted();
+  const ranks = new ElasticRanks(config, options);
+  const open = config.transport === 'shm' ? openThreads : openProcesses;
+  const hall = await open(config, options, (change) => ranks.onChange(change));
+  let why = 'the command that led it has ended';
+  try {
+    await ranks.run(hall);
+    why = 'it is done';
+  } finally {
+    await ranks.end();
+    await hall.close(why);
+  }
+}
+
+async function openProcesses(
+  config: PreparedRun,
+  { entry, onNote }: RunElasticOptions,
+  onChange: (change: CoordinatorChange) => void,
+): Promise<ElasticHall> {
   const max = config.maxRanks!;
   const [host, port] = addressOf(config.listen);
   const known = process.env[SECRET_VARIABLE] || undefined;
@@ -43,11 +62,10 @@ export async function runElastic(config: PreparedRun, options: RunElasticOptions
       `${SECRET_VARIABLE}: expected at least ${LEAST_SECRET} characters, got ${secret.length}. Leave it out, and the job makes one.`,
     );
   }
-  const ranks = new ElasticRanks(config, options);
   const server = await serveElastic({
     ...{ min: config.minRanks!, max, secret, address: host, port },
-    about: JSON.stringify(config),
-    onChange: (change) => ranks.onChange(change),
+    about: aboutOf(config),
+    onChange,
   }).catch((cause: Error) => {
     const why = withoutRank(cause.message).replace(/ Take one.*$/, '');
     throw new UsageError(
@@ -56,21 +74,21 @@ export async function runElastic(config: PreparedRun, options: RunElasticOptions
     );
   });
   const how = known === undefined ? `${SECRET_VARIABLE}=${secret} ` : '';
-  options.onNote?.(`join with  ${how}shardweave join ${host}:${server.port}`);
+  onNote?.(`join with  ${how}shardweave join ${host}:${server.port}`);
   const place = { host, port: server.port, secret, max };
-  let why = 'the command that led it has ended';
-  try {
-    await ranks.run(place);
-    why = 'it is done';
-  } finally {
-    await ranks.end();
-    await server.close(why);
-  }
+  return {
+    start: (localRank, isFirst, listener) =>
+      startProcess(
+        { entry, rank: localRank, config, place: { ...place, localRank, isFirst } },
+        listener,
+      ),
+    close: (why) => server.close(why),
+  };
 }
 
 /** What a joiner says, without the rank that it does not have. */
 export function withoutRank(message: string): string {
-  return message.replace(/^rank \S+ join: /, '');
+  return message.replace(/^(rank \S+ )?join: /, '');
 }
 
 /** The host and port of `--listen`. */
@@ -78,8 +96,6 @@ export function addressOf(listen = LOOPBACK): readonly [host: string, port: numb
   const [, host, port] = /^(.*?)(?::(\d+))?$/.exec(listen)!;
   return [host!, Number(port ?? 0)];
 }
-
-type Place = Omit<ElasticPlace, 'isFirst' | 'localRank'>;
 
 /** The ranks that the command has started. */
 class ElasticRanks {
@@ -89,6 +105,8 @@ class ElasticRanks {
   /** Those that live, with their ids in the job. */
   readonly #hosts = new Map<RankHost, number | undefined>();
   readonly #changes = new MemberChanges();
+  /** The rank that saves if the job ends because too few are left. */
+  #keeper: RankHost | undefined;
   #numRestarts = 0;
 
   constructor(config: PreparedRun, options: RunElasticOptions) {
@@ -96,7 +114,7 @@ class ElasticRanks {
     this.#options = options;
   }
 
-  async run(place: Place): Promise<void> {
+  async run(hall: ElasticHall): Promise<void> {
     const { signal, wrapUp } = this.#options;
     const { ranks } = this.#config;
     const stopped = new Promise<never>((_, reject) => {
@@ -105,7 +123,7 @@ class ElasticRanks {
     const onWrapUp = () => this.#wrapUp();
     wrapUp?.addEventListener('abort', onWrapUp, { once: true });
     const fatal = deferred<RankEnd>();
-    const ends = Array.from({ length: ranks }, (_, rank) => this.#keep(rank, place, fatal.resolve));
+    const ends = Array.from({ length: ranks }, (_, rank) => this.#keep(rank, hall, fatal.resolve));
     try {
       const outcome = await Promise.race([Promise.all(ends), fatal.promise, stopped]);
       const failed = Array.isArray(outcome) ? outcome.filter((end) => end !== 'done') : [outcome];
@@ -133,6 +151,7 @@ class ElasticRanks {
     const told = this.#changes.add(change);
     const left = this.#changes.numLeft(change);
     if (change.phase === 'gathering' && change.gone.length > 0 && left < minRanks && left > 0) {
+      this.#chooseKeeper(change);
       this.#options.onNote?.(
         `${left === 1 ? '1 rank is' : `${left} ranks are`} left, and --min-ranks is ${minRanks}: waiting 30 s for others to join`,
       );
@@ -148,20 +167,29 @@ class ElasticRanks {
     }
   }
 
+  /** Lets one of those that are left, and have the state, save if no others come. */
+  #chooseKeeper({ members, gone }: CoordinatorChange): void {
+    const isLeft = (id: number | undefined) =>
+      id !== undefined && members.includes(id) && !gone.some((departure) => departure.id === id);
+    const left = [...this.#hosts].filter(([, id]) => isLeft(id)).map(([host]) => host);
+    if (this.#keeper === undefined || !left.includes(this.#keeper)) {
+      this.#keeper = left[0];
+      this.#keeper?.tell({ type: 'keep' });
+    }
+  }
+
   /** Keeps a rank there: it is started again where it is lost, as often as it may be. */
   async #keep(
     rank: number,
-    place: Place,
+    hall: ElasticHall,
     onFatal: (end: RankEnd) => void,
   ): Promise<RankEnd | 'done'> {
-    const { entry } = this.#options;
     for (let isFirst = true; ; isFirst = false) {
       let host: RankHost | undefined;
       const watched = watchRank(
         rank,
         (_, listener) => {
-          const at = { ...place, localRank: rank, isFirst };
-          host = startProcess({ entry, rank, config: this.#config, place: at }, listener);
+          host = hall.start(rank, isFirst, listener);
           return host;
         },
         { progress: this.#progress, onEvent: (event) => this.#onEvent(host!, event) },

@@ -2,7 +2,7 @@
 // the job is elastic, on those that are left.
 
 import { savesOf, stepsIn } from '../files/save-directory.js';
-import type { RunConfig } from '../run-config.js';
+import { isElastic, type RunConfig } from '../run-config.js';
 import type { RunEnd } from '../run-end.js';
 
 export interface RestartOptions {
@@ -24,8 +24,7 @@ export async function runRestarting(
   let config = asked;
   for (let numRestarts = 0; ; ) {
     const end = await start(config).then(() => endOf(), endOf);
-    const isSmaller =
-      asked.elastic && asked.strategy === 'fsdp' && config.ranks > (asked.minRanks ?? 1);
+    const isSmaller = asked.elastic && !isElastic(asked) && config.ranks > (asked.minRanks ?? 1);
     if (!end.mayRestart || (!isSmaller && numRestarts >= asked.maxRestarts)) {
       return end;
     }

@@ -1,7 +1,7 @@
 // Runs a job with one thread of this process per rank; the ranks share memory.
 
 import { type TransferListItem, Worker } from 'node:worker_threads';
-import { createShmJob, type ShmRankHandle } from '@shardweave/collectives/shm';
+import { createShmJob } from '@shardweave/collectives/shm';
 import type { PreparedRun } from '../run-config.js';
 import type { FromRank } from './messages.js';
 import type { RankThreadData } from './rank-thread.js';
@@ -23,19 +23,25 @@ export async function runThreads(config: PreparedRun, options: RunThreadsOptions
   const handles = createShmJob(config.ranks);
   await watchRanks(
     config,
-    (rank, listener) => startThread(options.entry, config, handles[rank]!, listener),
+    (rank, listener) => {
+      const place = handles[rank]!;
+      return startThread(options.entry, { config, place, ports: place.ports }, listener);
+    },
     options,
   );
 }
 
-function startThread(
+/** Starts a rank in a thread of its own, to which the ports of its place go. */
+export function startThread(
   entry: string,
-  config: PreparedRun,
-  handle: ShmRankHandle,
+  {
+    ports,
+    ...rankThread
+  }: RankThreadData['rankThread'] & { readonly ports: readonly MessagePort[] },
   listener: RankListener,
 ): RankHost {
-  const workerData: RankThreadData = { rankThread: { config, handle } };
-  const transferList = handle.ports as unknown as TransferListItem[]; // the page's type, by name
+  const workerData: RankThreadData = { rankThread };
+  const transferList = ports as unknown as TransferListItem[]; // the page's type, by name
   const worker = new Worker(entry, { workerData, transferList, execArgv: [] });
   const exited = deferred();
   worker.on('message', (message: FromRank) => listener.onMessage(message));

@@ -6,7 +6,7 @@ import { resultOf } from '../files/run-files.js';
 import { leaveModel } from '../model/leave-model.js';
 import { trainedFiles } from '../model/write-trained.js';
 import { describeSystemError } from '../system-error.js';
-import type { EmitRankEvent } from './events.js';
+import type { EmitRankEvent, RankEvent } from './events.js';
 import type { OpenedRank } from './open-rank.js';
 import { showText } from './show-text.js';
 import type { Trained } from './train-rank.js';
@@ -14,6 +14,25 @@ import type { Trained } from './train-rank.js';
 /** Writes the model and shows what it has learnt. Collective. */
 export async function leaveResults(run: OpenedRank, trained: Trained): Promise<void> {
   const { options } = run;
+  await leaveModelOf(run, trained);
+  try {
+    await showText(run);
+  } catch (error) {
+    options.signal.throwIfAborted();
+    if (options.rank === 0) {
+      options.emit(textLeftOut(error));
+    }
+  }
+}
+
+/** What is told of a text that failed behind a model that is there. */
+export function textLeftOut(error: unknown): Extract<RankEvent, { type: 'warning' }> {
+  const { message } = error as Error;
+  return { type: 'warning', text: `The text at the end is left out: ${message}` };
+}
+
+/** Writes the model. */
+export async function leaveModelOf({ options }: OpenedRank, trained: Trained): Promise<void> {
   const { config, rank, emit } = options;
   const { state, final, saves } = trained;
   if (rank === 0) {
@@ -27,15 +46,6 @@ export async function leaveResults(run: OpenedRank, trained: Trained): Promise<v
       await saves?.removeOwn().catch((error: unknown) => {
         emit({ type: 'warning', text: `A save can't be removed (${describeSystemError(error)}).` });
       });
-    }
-  }
-  try {
-    await showText(run);
-  } catch (error) {
-    options.signal.throwIfAborted();
-    if (rank === 0) {
-      const { message } = error as Error;
-      emit({ type: 'warning', text: `The text at the end is left out: ${message}` });
     }
   }
 }

@@ -3,7 +3,7 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import { connectShm, type ShmRankHandle } from '@shardweave/collectives/shm';
 import { connectWs } from '@shardweave/collectives/ws';
-import type { ElasticPlace, RankCall, RankPlace } from '../launch/messages.js';
+import type { ElasticPlace, ElasticThreadPlace, RankCall, RankPlace } from '../launch/messages.js';
 import { DeviceHost } from './device-host.js';
 import { runRank } from './run-rank.js';
 
@@ -22,8 +22,16 @@ export async function runSocketRank(
 }
 
 /** Runs the rank of a thread, which is linked to the others by shared memory. */
-export async function runThreadRank(handle: ShmRankHandle, call: RankCall): Promise<void> {
-  await runLinked(await connectShm(handle), call);
+export async function runThreadRank(
+  place: ShmRankHandle | ElasticThreadPlace,
+  call: RankCall,
+): Promise<void> {
+  if ('member' in place) {
+    const { runElasticProcess } = await import('./elastic/run-member.js');
+    await runElasticProcess(place, call);
+    return;
+  }
+  await runLinked(await connectShm(place), call);
 }
 
 async function runLinked(world: ProcessGroup, call: RankCall): Promise<void> {

@@ -4,17 +4,23 @@ import { loadTokenizer } from '../data/tokenizer.js';
 import type { RunConfig } from '../run-config.js';
 import { isLanguage } from '../task/task-head.js';
 import { languageConfig } from '../task/text-config.js';
-import type { OpenedRank } from './open-rank.js';
+import type { OpenedRank, RankOptions } from './open-rank.js';
 import { gatheredBytes, sampleLength, sampleText } from './sample-text.js';
+import type { TaskStrategy } from './strategies/strategy.js';
 
 const NO_TEXT =
   'No text is written: each of its tokens would gather the whole model. The command generate writes one.';
+
+interface ShowTextOptions extends Pick<OpenedRank, 'device'> {
+  readonly options: Pick<RankOptions, 'config' | 'rank' | 'emit' | 'wrapUp'>;
+  readonly strategy: Pick<TaskStrategy, 'module' | 'text'>;
+}
 
 /**
  * Shows a text of the model as it is, unless that takes too long; training may then go on.
  * Collective.
  */
-export async function showText({ options, device, strategy }: OpenedRank): Promise<void> {
+export async function showText({ options, device, strategy }: ShowTextOptions): Promise<void> {
   const { config, rank, emit, wrapUp } = options;
   const { text } = strategy;
   const isWanted = !config.quiet || config.sampleEvery !== undefined;

@@ -22,7 +22,7 @@ import type { RankWatch } from './rank-watch.js';
 import { findRunReferences } from './run-references.js';
 import { showText } from './show-text.js';
 import { readAsked } from './step/answers.js';
-import { evaluate, halvesRatio, lossAhead } from './step/evaluation.js';
+import { type EvaluationOptions, evaluate, halvesRatio, lossAhead } from './step/evaluation.js';
 import { replayRows } from './step/replay-rows.js';
 import { TrainingStep } from './step/training-step.js';
 import { savingOf, trainedState } from './strategies/model-saves.js';
@@ -260,7 +260,7 @@ export async function runSteps(
   if (config.again !== undefined) {
     return { reached, loss: undefined }; // its steps are what it is for
   }
-  const loss = await counter.pause(() => lossOfEnd(run, last));
+  const loss = await counter.pause(() => lossOfEnd({ ...parts, data: train }, last));
   saves?.prove();
   return { reached, loss };
 }
@@ -270,12 +270,10 @@ export async function runSteps(
  * @throws {DivergedError} where it is not finite
  */
 export async function lossOfEnd(
-  { options, data, device, strategy, groups }: OpenedRank,
+  options: EvaluationOptions,
   last: number,
 ): Promise<number | undefined> {
-  const { config, rank } = options;
-  const group = groups.gather;
-  const loss = await lossAhead({ config, rank, device, strategy, group, data: data.train }, last);
+  const loss = await lossAhead(options, last);
   if (loss !== undefined && !Number.isFinite(loss)) {
     throw new DivergedError(
       `The weights after step ${last} have a loss that is ${Number.isNaN(loss) ? 'not a number' : 'infinite'}: the run diverged, and they are not left as a model. Use a smaller --lr, a longer --warmup or --clip 1.`,

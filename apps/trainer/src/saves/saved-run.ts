@@ -127,7 +127,7 @@ export function decidingText(config: RunConfig): string {
   const named = FLAG_NAMES.filter(
     (name) => FLAGS[name].atResume !== 'free' && !others.includes(name),
   );
-  return JSON.stringify([named.map((name) => [name, flags[name]]), config.modelConfig]);
+  return JSON.stringify(named.map((name) => [name, flags[name]]));
 }
 
 /**

@@ -8,13 +8,15 @@ import {
   type Member,
   MemoryElasticJob,
 } from '@shardweave/collectives/elastic';
+import type { DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { Device } from '@shardweave/tensor-core';
 import { resolveConfig } from '../../src/config/resolve-config.js';
 import { prepareTokens } from '../../src/data/prepare-tokens.js';
 import { deferred } from '../../src/launch/watch-ranks.js';
 import { DeviceHost } from '../../src/rank/device-host.js';
-import { type ElasticLead, runElasticRank } from '../../src/rank/elastic/elastic-rank.js';
-import { isBehind } from '../../src/rank/elastic/place.js';
+import type { ElasticLead } from '../../src/rank/elastic/elastic-options.js';
+import { runElasticRank } from '../../src/rank/elastic/elastic-rank.js';
+import { isBehind, noteOf, noteText } from '../../src/rank/elastic/place.js';
 import type { StepMetrics } from '../../src/rank/events.js';
 import { hashOf } from '../../src/rank/strategies/model-saves.js';
 import type { PreparedRun } from '../../src/run-config.js';
@@ -37,12 +39,21 @@ export interface ElasticTold {
   readonly sizes: readonly number[];
   /** How many ranks have ended a step by themselves, as they were behind by its decision alone. */
   readonly numFinished: number;
-  /** The bytes on a device when an epoch begins, where it had stepped before; each once. */
-  readonly bytes: readonly number[];
+  /**
+   * The bytes on a device when an epoch begins, where it had stepped before; each once, by the
+   * number of ranks.
+   */
+  readonly bytes: ReadonlyMap<number, ReadonlySet<number>>;
+  /** The numbers of groups that the ranks of the last epoch had, by their ids. */
+  readonly dealt: ReadonlyMap<number, number>;
   /** What was done, and the number of calls. */
   readonly done: readonly string[];
   readonly numCalls: number;
+  /** The ids of ranks that had computed something before they asked to be part of the job. */
+  readonly warm: ReadonlySet<number>;
   readonly errors: readonly unknown[];
+  /** The steps at which ranks were asked to save as too few were left. */
+  readonly kept: readonly number[];
 }
 
 /** These ranks are heard, and leave nothing. */
@@ -51,6 +62,8 @@ const NO_LEAD: ElasticLead = {
   begin: async () => undefined,
   record: async () => {},
   afterStep: async () => {},
+  settle: async () => {},
+  keep: async () => {},
   stop: async () => {},
   end: async () => {},
 };
@@ -78,6 +91,10 @@ export interface ElasticJobOptions {
   readonly ranks: number;
   /** The run of the ranks that join later; the same by default. */
   readonly joining?: PreparedRun;
+  /** By id, the milliseconds of a group of rows that a member tells in place of those it took. */
+  readonly groupMs?: readonly number[] | undefined;
+  /** The fewest ranks, below which the job ends at once; by default one. */
+  readonly min?: number;
   /**
    * A rank that takes part in the decision of step `step` (from 1), and hears nothing of it. When
    * that step is told, the member `kill` is killed.
@@ -88,9 +105,9 @@ export interface ElasticJobOptions {
 export async function elasticJob(
   config: PreparedRun,
   disturbances: readonly Disturbance[],
-  { ranks, joining = config, deaf }: ElasticJobOptions,
+  { ranks, joining = config, min = 1, groupMs, deaf }: ElasticJobOptions,
 ): Promise<ElasticTold> {
-  const job = new MemoryElasticJob({ min: 1, max: MOST, settleMs: 1 });
+  const job = new MemoryElasticJob({ min, max: MOST, settleMs: 1, shortMs: 1 });
   await using host = new DeviceHost();
   const backend = await host.open('cpu', { threads: 1 });
   const live = new Map<number, LiveRank>();
@@ -102,14 +119,17 @@ export async function elasticJob(
   const hashes: string[] = [];
   const done: string[] = [];
   const errors: unknown[] = [];
-  const bytes = new Set<number>();
+  const bytes = new Map<number, Set<number>>();
+  const kept: number[] = [];
   const sizes = new Map<number, number>();
   const numFinished = new Map<number, number>();
+  const warm = new Set<number>();
+  const dealt = new Map<number, number>();
   let numCalls = 0;
 
   const disturb = ({ what, pick = 0 }: Disturbance) => {
     if (what === 'join') {
-      all.push(start(joining));
+      all.push(start(joining, true));
       return;
     }
     const able = [...live].filter(([, { isLed }]) => what === 'kill' || !isLed);
@@ -148,7 +168,13 @@ export async function elasticJob(
     }
     return begun.promise;
   };
-  const start = async (run: PreparedRun) => {
+  const beginWith = (device: Device, id: number) => () => {
+    if (live.get(id)?.hasState === false && device.memory().peak.gradient > 0) {
+      warm.add(id);
+    }
+    return begin();
+  };
+  const start = async (run: PreparedRun, isNewcomer = false) => {
     const member = await job.join();
     const killed = deferred();
     let isKilled = false;
@@ -164,7 +190,7 @@ export async function elasticJob(
     const device = new Device(backend, { seed: run.seed });
     const running = runElasticRank({
       config: run,
-      member: watched(member, { onCall, begin }, (group) => {
+      member: watched(member, { onCall, begin: beginWith(device, member.id), groupMs }, (group) => {
         coming.delete(member.id);
         let step = 0; // those who are deaf are there from the first
         aroundDecisions(group, async (decide) => {
@@ -179,7 +205,7 @@ export async function elasticJob(
           }
         });
       }),
-      device,
+      ...{ device, isNewcomer },
       emit: (event) => {
         if (event.type === 'step' && !isKilled) {
           steps[event.metrics.step - 1] = event.metrics;
@@ -194,12 +220,14 @@ export async function elasticJob(
         const isDone = (one: EpochMember) => one.step < step && !isBehind(one, step);
         numFinished.set(number, members.filter(isDone).length);
         if (step > 0) {
-          bytes.add(live);
+          bytes.set(members.length, (bytes.get(members.length) ?? new Set()).add(live));
         }
       },
-      lead: isLed ? NO_LEAD : undefined,
+      lead: isLed ? { ...NO_LEAD, keep: async ({ step }) => void kept.push(step) } : undefined,
       onEnd: async ({ strategy }) => {
         hashes[member.id] = await hashOf(strategy);
+        const { groupCalls } = strategy.module as unknown as DistributedDataParallel;
+        dealt.set(member.id, groupCalls.filter((group) => group !== undefined).length);
       },
       wrapUp: rank.leaving.signal,
       signal: new AbortController().signal,
@@ -222,13 +250,20 @@ export async function elasticJob(
   }
   const finished = [...numFinished.values()].reduce((sum, count) => sum + count, 0);
   const told = { hashes: hashes.filter(Boolean), steps, sizes: [...sizes.values()] };
-  return { ...told, numFinished: finished, bytes: [...bytes], done, numCalls, errors };
+  return { ...told, numFinished: finished, bytes, warm, dealt, done, numCalls, errors, kept };
 }
 
 /** A member whose groups tell of each call that has ended. */
 function watched(
   member: Member,
-  { onCall, begin }: { readonly onCall: TraceHandler; readonly begin: () => Promise<void> },
+  {
+    onCall,
+    begin,
+    groupMs,
+  }: Pick<ElasticJobOptions, 'groupMs'> & {
+    readonly onCall: TraceHandler;
+    readonly begin: () => Promise<void>;
+  },
   onGroup: (group: ProcessGroup) => void,
 ): Member {
   return {
@@ -239,7 +274,10 @@ function watched(
     },
     reform: async (edge): Promise<Epoch> => {
       await begin();
-      const epoch = await member.reform(edge);
+      const told = edge.note === undefined ? undefined : noteOf({ note: edge.note });
+      const isTold = told?.groupMs !== undefined && groupMs !== undefined;
+      const note = isTold && { note: noteText({ ...told, groupMs: groupMs[member.id] }) };
+      const epoch = await member.reform({ ...edge, ...note });
       epoch.group.onTrace = onCall;
       onGroup(epoch.group);
       return epoch;

@@ -5,9 +5,11 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { newFolder } from '../../../../tooling/test-kit/folders.ts';
 import type { RunRecord, StepLine } from '../../src/output/run-records.js';
 import { childrenOf } from './killed-run.js';
 import { ROOT } from './run-flags.js';
+import { runLine, tinyFlags } from './tiny-run.js';
 
 const SECRET = 'the secret of an elastic run';
 
@@ -106,6 +108,22 @@ export class ElasticRun extends Spoken {
   async untilStep(step: number): Promise<void> {
     await this.until(() => (this.steps.at(-1)?.step ?? 0) >= step);
   }
+}
+
+/** Returns the flags of adapters beside a tiny base that has weights, and a folder for runs. */
+export async function overBase(): Promise<{ readonly flags: string; readonly folder: string }> {
+  const folder = newFolder();
+  const base = join(folder, 'base');
+  const tiny = tinyFlags(folder);
+  await runLine(`${tiny} --steps 1 --strategy single --out ${base}`);
+  const rest =
+    '--schedule constant --warmup 0 --precision bf16 --gradient-groups 4 --lora-rank 2 --valid-fraction 0.2 --eval-every 10 --eval-batches 1';
+  return { flags: `${tiny.replace(`--model ${folder}`, `--model ${base}`)} ${rest}`, folder };
+}
+
+/** Returns the weights of the adapters that a run has left. */
+export function adapterOf(run: string): Buffer {
+  return readFileSync(join(run, 'adapter/adapter_model.safetensors'));
 }
 
 function linesOf(path: string): readonly unknown[] {

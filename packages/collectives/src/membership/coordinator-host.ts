@@ -44,6 +44,11 @@ export class CoordinatorHost<Address> {
     this.#tell(this.#coordinator.gone(from, this.#clock.now()));
   }
 
+  /** Goes on without the member of a connection that has ended for good. */
+  lose(from: number, reason: string): void {
+    this.#tell(this.#coordinator.lose(from, reason, this.#clock.now()));
+  }
+
   /** Notes that a member has shown no sign of life for some time, or shows one again. */
   silence(id: number, isSilent: boolean): void {
     this.#tell(this.#coordinator.silence(id, isSilent, this.#clock.now()));

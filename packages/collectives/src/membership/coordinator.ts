@@ -64,6 +64,15 @@ export class Coordinator<Address> {
     return this.tick(nowMs);
   }
 
+  /** Goes on without the member of a connection that has ended, over which nobody comes again. */
+  lose(from: number, reason: string, nowMs: number): readonly Word<Address>[] {
+    const seat = this.#job.roster.at(from);
+    if (seat !== undefined) {
+      this.#job.giveUp(seat, { how: 'lost', reason }, nowMs);
+    }
+    return this.tick(nowMs);
+  }
+
   /**
    * Notes that a member shows no signs of life, or shows them again. It counts where the member is
    * awaited between two epochs: those at work judge one another.

@@ -7,7 +7,8 @@ import type { JoinElasticOptions, ServeElasticOptions } from '@shardweave/collec
 import { newFolder } from '../../../../tooling/test-kit/folders.ts';
 import { bundleProgram } from './bundle-program.js';
 import { StepStates } from './counting-member.js';
-import type { ElasticOrder, ElasticWord } from './elastic-process.js';
+import type { ElasticWord } from './elastic-member.js';
+import type { ElasticOrder } from './elastic-process.js';
 
 const SECRET = 'made by the launcher';
 
@@ -16,36 +17,16 @@ const LIMIT_MS = 50_000;
 
 type WordOf<Type extends ElasticWord['type']> = Extract<ElasticWord, { readonly type: Type }>;
 
-/** One process, and what it has said. */
-export class ElasticProcess {
+/** A process or a thread of a job, by what it has said. */
+export class ElasticSpeaker {
   readonly words: ElasticWord[] = [];
-  readonly #child: ChildProcess;
   readonly #waiting = new Set<() => void>();
 
-  constructor(program: string) {
-    this.#child = fork(program);
-    this.#child.on('message', (word: ElasticWord) => {
-      this.words.push(word);
-      for (const look of this.#waiting) {
-        look();
-      }
-    });
-  }
-
-  order(order: ElasticOrder): void {
-    this.#child.send(order);
-  }
-
-  signal(signal: NodeJS.Signals): void {
-    this.#child.kill(signal);
-  }
-
-  /** Resolves with its exit code when it has ended by itself. */
-  async ended(): Promise<number | null> {
-    if (this.#child.exitCode === null) {
-      await once(this.#child, 'exit');
+  protected heard(word: ElasticWord): void {
+    this.words.push(word);
+    for (const look of this.#waiting) {
+      look();
     }
-    return this.#child.exitCode;
   }
 
   /** The id that it got last. */
@@ -81,6 +62,33 @@ export class ElasticProcess {
       this.#waiting.add(look);
       look();
     });
+  }
+}
+
+/** One process, and what it has said. */
+export class ElasticProcess extends ElasticSpeaker {
+  readonly #child: ChildProcess;
+
+  constructor(program: string) {
+    super();
+    this.#child = fork(program);
+    this.#child.on('message', (word: ElasticWord) => this.heard(word));
+  }
+
+  order(order: ElasticOrder): void {
+    this.#child.send(order);
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#child.kill(signal);
+  }
+
+  /** Resolves with its exit code when it has ended by itself. */
+  async ended(): Promise<number | null> {
+    if (this.#child.exitCode === null) {
+      await once(this.#child, 'exit');
+    }
+    return this.#child.exitCode;
   }
 }
 
@@ -146,7 +154,7 @@ export class ElasticJob {
 }
 
 /** Resolves, with the time, when all of these and nobody else have done a step in one epoch. */
-export async function atWork(processes: readonly ElasticProcess[]): Promise<number> {
+export async function atWork(processes: readonly ElasticSpeaker[]): Promise<number> {
   const joined = await Promise.all(processes.map((child) => child.lastJoined()));
   const wanted = joined.toSorted((a, b) => a - b).join();
   const times = await Promise.all(
@@ -159,7 +167,7 @@ export async function atWork(processes: readonly ElasticProcess[]): Promise<numb
 }
 
 /** Throws where a step has two states, as those told who did it, or is missing. */
-export function checkStates(processes: readonly ElasticProcess[]): void {
+export function checkStates(processes: readonly ElasticSpeaker[]): void {
   const states = new StepStates();
   for (const word of processes.flatMap(({ words }) => words)) {
     if (word.type === 'step') {

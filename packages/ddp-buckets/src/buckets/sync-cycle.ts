@@ -7,7 +7,6 @@
 // order) goes over the first lane, before the first bucket or after the last.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { dealLeaves } from '@shardweave/dtypes/tree';
 import type { GroupCall, GroupSums, HostBuffers } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { allReduceHook } from '../communication-hooks/all-reduce-hook.js';
@@ -281,7 +280,7 @@ export class SyncCycle {
 
   async #reduceGroups(bucket: Bucket, group: ProcessGroup, sums: GroupSums<Bucket>): Promise<void> {
     const { sums: own, place } = sums.heldOf(bucket)!;
-    const tree = { leaves: sums.groups, counts: dealLeaves(sums.groups, group.worldSize) };
+    const { tree } = sums;
     const names = this.#namesOf(bucket);
     await group.allReduce(own, place, { dtype: 'f32', op: 'sum', tree, ...names });
   }

@@ -43,10 +43,10 @@ export class SyncCycles {
     this.#wrapper = wrapper;
     this.keeper = keeper;
     const { device, lanes, options } = wrapper;
-    const { gradientGroups: groups } = options;
+    const { gradientGroups: groups, groupCounts: counts } = options;
     const { isDry } = device.backend;
     this.groups =
-      groups === undefined ? undefined : GroupSums.dealt(groups, lanes.group, { isDry });
+      groups === undefined ? undefined : GroupSums.dealt(groups, lanes.group, { isDry, counts });
   }
 
   /**

@@ -116,8 +116,12 @@ export class ShardedUnit {
       { values: this.values, layout, links, onFinal, isWhole: this.isWhole },
       context,
     );
+    const isHere = !shardTrained && this.isTrained && placement === undefined;
     for (const leaf of leaves) {
       leaf.gradSink = this.gradient.sum;
+      if (isHere) {
+        leaf.piece = { ...leaf.piece!, isPacked: true }; // this rank can save it alone
+      }
     }
   }
 

@@ -4,7 +4,6 @@
 // nn's Note [groups].
 
 import { type ProcessGroup, tellFailure } from '@shardweave/collectives';
-import { dealLeaves } from '@shardweave/dtypes/tree';
 import { type GroupCall, GroupSums } from '@shardweave/nn/flat';
 import type { DType } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
@@ -78,7 +77,7 @@ export class WholeRounds {
     if (!call.isLast) {
       return held.then(() => undefined);
     }
-    const tree = { leaves: sums.groups, counts: dealLeaves(sums.groups, reduceGroup.worldSize) };
+    const { tree } = sums;
     return reductions.enqueue(
       held,
       async () => {

@@ -16,6 +16,8 @@ import { HostBuffers } from './stores/host-buffers.js';
 export interface GroupSumsOptions {
   /** The number of groups of a step. */
   readonly groups: number;
+  /** By rank, how many of the groups it runs where they follow one another; see dealtGroups. */
+  readonly counts?: readonly number[] | undefined;
   /** By call, the nodes of the tree over the groups whose sums come here. */
   readonly arrivals: readonly (readonly TreeNode[])[];
   /** Whether nobody reads what is added. */
@@ -57,14 +59,15 @@ interface Place {
 /**
  * The groups of a step that each of its calls runs on a rank which adds up whole gradients, so that
  * its groups follow one another; undefined: an empty call. All ranks make as many calls.
+ * @param counts by rank, the number of its groups; by default as even as can be
  */
 export function dealtGroups(
   groups: number,
   { rank, worldSize }: Place,
+  counts: readonly number[] = dealLeaves(groups, worldSize),
 ): readonly (number | undefined)[] {
-  const counts = dealLeaves(groups, worldSize);
   const first = counts.slice(0, rank).reduce((sum, count) => sum + count, 0);
-  return Array.from({ length: counts[0]! }, (_, call) =>
+  return Array.from({ length: Math.max(...counts) }, (_, call) =>
     call < counts[rank]! ? first + call : undefined,
   );
 }
@@ -91,17 +94,23 @@ export class GroupSums<Key extends object> {
   static dealt<Key extends object>(
     groups: number,
     place: Place,
-    { isDry }: Pick<GroupSumsOptions, 'isDry'>,
+    { isDry, counts = dealLeaves(groups, place.worldSize) }: Partial<GroupSumsOptions>,
   ): GroupSums<Key> {
-    const arrivals = dealtGroups(groups, place).map((group) =>
+    const arrivals = dealtGroups(groups, place, counts).map((group) =>
       group === undefined ? [] : [{ first: group, end: group + 1 }],
     );
-    return new GroupSums({ groups, arrivals, isDry });
+    return new GroupSums({ groups, counts, arrivals, isDry });
   }
 
   /** The number of groups of a step. */
   get groups(): number {
     return this.#options.groups;
+  }
+
+  /** What an all-reduce of what dealtGroups deals is told of its tree. */
+  get tree(): { readonly leaves: number; readonly counts: readonly number[] } {
+    const { groups: leaves, counts } = this.#options;
+    return { leaves, counts: counts! };
   }
 
   /** The present call, or the next one where none is under way: another object for each. */

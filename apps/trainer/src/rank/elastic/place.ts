@@ -22,10 +22,12 @@ export interface Place extends Progress {
 export interface Note {
   /** Whether the process that leads the job hears this rank. */
   readonly isAttached: boolean;
-  /** A hash of what decides the bits of steps; members of other ones train something else. */
+  /** What decides the bits of steps, as of proofOf; members of other ones train something else. */
   readonly proof: string;
   /** The step (from 0) of which the rank has all gradients, and no decision. */
   readonly undecided?: number | undefined;
+  /** The milliseconds that the rank takes for a group of rows; undefined before its first step. */
+  readonly groupMs?: number | undefined;
   readonly place: Place;
 }
 

@@ -1,9 +1,14 @@
-// A member of an elastic job in a process of its own: one that the command has started, or one that
-// somebody has joined to it, from this machine or another.
+// A member of an elastic job in a process or a thread of its own: one that the command has started,
+// or one that somebody has joined to it, from this machine or another.
 
-import { type Epoch, joinElastic, type Member } from '@shardweave/collectives/elastic';
+import {
+  type Epoch,
+  joinElastic,
+  joinElasticShm,
+  type Member,
+} from '@shardweave/collectives/elastic';
 import { Device } from '@shardweave/tensor-core';
-import type { ElasticPlace, RankCall } from '../../launch/messages.js';
+import type { ElasticPlace, ElasticThreadPlace, RankCall } from '../../launch/messages.js';
 import { isWatched } from '../../run-config.js';
 import { CommWatch } from '../comm-watch.js';
 import { DeviceHost } from '../device-host.js';
@@ -12,13 +17,24 @@ import { runElasticRank } from './elastic-rank.js';
 import { SoloLead } from './solo-lead.js';
 
 /** Runs a rank that the command has started, and which tells it of the job. */
-export async function runElasticProcess(place: ElasticPlace, call: RankCall): Promise<void> {
-  const { host, port, secret, max, localRank, isFirst } = place;
+export async function runElasticProcess(
+  place: ElasticPlace | ElasticThreadPlace,
+  call: RankCall,
+): Promise<void> {
+  const { localRank, isFirst } = place;
   const { emit } = call;
   await using devices = new DeviceHost();
-  const member = await joinElastic({ rendezvous: { host, port }, max, secret });
+  const member = await memberAt(place);
   emit({ type: 'member', id: member.id });
   await runMember(member, { ...call, devices, localRank, lead: { isFirst } });
+}
+
+function memberAt(place: ElasticPlace | ElasticThreadPlace): Promise<Member> {
+  if ('member' in place) {
+    return joinElasticShm(place.member);
+  }
+  const { host, port, secret, max } = place;
+  return joinElastic({ rendezvous: { host, port }, max, secret });
 }
 
 export interface MemberCall extends RankCall {
@@ -44,6 +60,7 @@ export async function runMember(member: Member, call: MemberCall): Promise<Reach
   try {
     return await runElasticRank({
       ...{ config, member, device, emit, signal, wrapUp },
+      isNewcomer: lead?.isFirst !== true,
       onEpoch: call.onEpoch,
       onUpdated: call.onUpdated,
       watched:
@@ -59,6 +76,7 @@ export async function runMember(member: Member, call: MemberCall): Promise<Reach
           signal,
           localRank,
           isFirst: lead.isFirst,
+          keeping: call.keeping,
         }),
     });
   } finally {

@@ -5,27 +5,18 @@
 import { createMemoryGroup } from '@shardweave/collectives';
 import type { Backend, Device } from '@shardweave/tensor-core';
 import { dealtRows } from '../../data/dealt-rows.js';
+import { findSaves, savesOf } from '../../files/save-directory.js';
 import type { Resumed } from '../../saves/resume-run.js';
-import type { RunSaves } from '../../saves/run-saves.js';
+import type { RunSaves, StepProgress } from '../../saves/run-saves.js';
 import { beginRecord } from '../begin-record.js';
-import { leaveResults } from '../leave-results.js';
+import { leaveModelOf } from '../leave-results.js';
 import { openObjective } from '../objectives/open-objective.js';
 import { type OpenedRank, openResuming, type RankOptions } from '../open-rank.js';
-import { showText } from '../show-text.js';
 import { OpenedStores } from '../step/opened-stores.js';
 import { hashOf } from '../strategies/model-saves.js';
 import type { AfterStep, Reached } from '../train-loop.js';
-import {
-  fromOf,
-  isSampled,
-  loadFirst,
-  lossOfEnd,
-  openSaves,
-  resume,
-  takeTrained,
-  tellReady,
-} from '../train-rank.js';
-import type { ElasticEnd, ElasticLead, LeadPlace, Opened } from './elastic-rank.js';
+import { fromOf, loadFirst, openSaves, resume, takeTrained, tellReady } from '../train-rank.js';
+import type { ElasticEnd, ElasticLead, LeadPlace, Opened } from './elastic-options.js';
 import type { Place } from './place.js';
 
 export interface SoloLeadOptions extends Omit<RankOptions, 'world' | 'rank' | 'wrapUp'> {
@@ -35,6 +26,8 @@ export interface SoloLeadOptions extends Omit<RankOptions, 'world' | 'rank' | 'w
   readonly localRank: number;
   /** Whether it begins with the job; others copy the state of those who are there. */
   readonly isFirst: boolean;
+  /** See RankCall. */
+  readonly keeping?: AbortSignal | undefined;
 }
 
 export class SoloLead implements ElasticLead {
@@ -78,17 +71,41 @@ export class SoloLead implements ElasticLead {
     await beginRecord(this.#opened, { resumed: this.#resumed, numericClass: this.#numericClass });
   }
 
-  async afterStep(progress: AfterStep, { scaler, isStopping }: LeadPlace): Promise<void> {
-    const run = this.#opened;
-    if (isSampled(progress, run.options.config)) {
-      await showText(run);
-    }
+  async afterStep(
+    { hash, ...progress }: AfterStep,
+    { scaler, isStopping }: LeadPlace,
+  ): Promise<void> {
     if (isStopping) {
       this.#stopping.abort();
     }
+    await this.#save({ ...progress, scaler }, hash !== undefined);
+  }
+
+  async settle(): Promise<void> {
+    await this.#saves?.settle();
+  }
+
+  async keep({ step, updates, last, scaler, best, validLoss }: Place): Promise<void> {
+    const { config, keeping } = this.#options;
+    const { out, hashEvery } = config;
+    if (out === undefined || last === undefined || keeping?.aborted !== true) {
+      return;
+    }
+    const saves = await findSaves(savesOf(out));
+    if (saves.some((save) => save.step === step && 'record' in save)) {
+      return;
+    }
+    this.#stopping.abort();
+    const { loss } = last.metrics;
+    const place = { step, updates, scaler, best, validLoss, loss, isLast: false };
+    await this.#save(place, hashEvery !== undefined);
+    await this.#saves?.last();
+  }
+
+  async #save(progress: Omit<StepProgress, 'hash'>, isHashed: boolean): Promise<void> {
     const saves = await this.#openSaves();
-    const hash = async () => ({ hash: await hashOf(run.strategy) }); // the others don't save
-    await saves?.after({ ...progress, scaler, hash: progress.hash && hash });
+    const hash = async () => ({ hash: await hashOf(this.#opened.strategy) }); // others don't save
+    await saves?.after({ ...progress, hash: isHashed ? hash : undefined });
   }
 
   async stop({ step }: Reached): Promise<void> {
@@ -96,20 +113,19 @@ export class SoloLead implements ElasticLead {
     emit({ type: 'early', step, why: 'asked', save: await this.#saves?.last() });
   }
 
-  async end({ reached, watch }: ElasticEnd): Promise<void> {
+  async end({ reached, loss, watch }: ElasticEnd): Promise<void> {
     const run = this.#opened;
     const { emit } = run.options;
     const { early, step } = reached;
     if (early !== undefined && early !== 'asked') {
       emit({ type: 'early', step, why: early });
     }
-    const loss = await lossOfEnd(run, step);
     const saves = await this.#openSaves();
     saves?.prove();
     await saves?.settle();
     const ended = { reached, loss };
     const trained = await takeTrained(run, { resumed: this.#resumed, saves, watch, ended });
-    await leaveResults(run, trained);
+    await leaveModelOf(run, trained);
   }
 
   get #opened(): OpenedRank {
@@ -137,7 +153,7 @@ async function openAlone(
   const config = { ...asked, ranks: 1 };
   const { batch, gradientGroups } = config;
   const parts = { batch, gradientGroups: gradientGroups!, ranks: 1 };
-  const { model: module, optimizer, shardBytes } = replica;
+  const { saved: module, optimizer, shardBytes } = replica;
   return {
     options: { config, rank: 0, localRank, world: world!, host, emit, wrapUp, signal },
     backend,

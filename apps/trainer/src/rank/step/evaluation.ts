@@ -6,6 +6,7 @@ import type { Device } from '@shardweave/tensor-core';
 import type { Dataset, MicroBatch } from '../../data/dataset.js';
 import type { Examples } from '../../data/example-data.js';
 import type { OwnBatch } from '../../data/own-rows.js';
+import type { Parts } from '../../data/row-order.js';
 import { embeddingFigures } from '../../figures/embedding-figures.js';
 import type { Figures, Judged, OnJudged } from '../../figures/figures.js';
 import { scoreboardOf } from '../../figures/task-figures.js';
@@ -24,7 +25,8 @@ export interface Evaluated {
 
 export interface EvaluationOptions {
   readonly config: Pick<RunConfig, 'head' | 'batch' | 'seq' | 'chunkSize' | 'ranks'> &
-    Partial<Pick<RunConfig, 'gradientGroups' | 'strategy'>>;
+    Partial<Pick<RunConfig, 'gradientGroups' | 'strategy'>> &
+    Pick<Parts, 'groupCounts'>;
   readonly rank: number;
   readonly device: Device;
   readonly strategy: Pick<TaskStrategy, 'module' | 'objective'> &

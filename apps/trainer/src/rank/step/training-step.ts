@@ -18,6 +18,7 @@ import {
 } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../../data/dataset.js';
+import type { Parts } from '../../data/row-order.js';
 import { isWatched, type RunConfig } from '../../run-config.js';
 import type { TaskStrategy } from '../strategies/strategy.js';
 import { sumsOfMicroSteps } from '../strategies/sum-over-ranks.js';
@@ -47,7 +48,7 @@ interface Undecided {
 }
 
 export interface TrainingStepOptions {
-  readonly config: RunConfig;
+  readonly config: RunConfig & Pick<Parts, 'groupCounts'>;
   readonly rank: number;
   readonly device: Device;
   readonly strategy: TaskStrategy;
@@ -56,6 +57,8 @@ export interface TrainingStepOptions {
   readonly group: ProcessGroup;
   /** Called where each phase of a step begins; undefined: what is only done to be told. */
   readonly onPhase?: (phase: StepPhase | undefined) => void;
+  /** Called behind each backward with the number of its rows. */
+  readonly onRows?: (rows: number) => void;
   /** Runs what is only done to be told, and counts nothing that it sends. Default: just runs it. */
   readonly uncounted?: <T>(run: () => Promise<T>) => Promise<T>;
   /**
@@ -200,11 +203,13 @@ export class TrainingStep {
    * @param scale the factor of that sum before its gradients are taken
    */
   #microStep(step: number, microStep: number, scale: number): Promise<Tensor> {
-    const { rank, device, strategy, data, onPhase = () => {} } = this.#options;
+    const { rank, device, strategy, data, onPhase = () => {}, onRows } = this.#options;
     return device.scope(async () => {
       const batch = await data.microBatch(step, rank, microStep);
       device.random.begin({ step, rowOffset: batch.firstRow });
-      return strategy.objective.backward(batch, { scale, onPhase });
+      const loss = await strategy.objective.backward(batch, { scale, onPhase });
+      onRows?.(batch.rows);
+      return loss;
     });
   }
 

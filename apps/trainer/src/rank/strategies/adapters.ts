@@ -2,6 +2,7 @@
 // any of them has all that a step changes, and the base is read again from its files.
 
 import { syncReplicas } from '@shardweave/fsdp';
+import { Module } from '@shardweave/nn';
 import { dropRecipe, materialize } from '@shardweave/nn/flat';
 import { UsageError } from '../../errors.js';
 import { joinReplicas, type Replica, type ReplicaState, type ReplicaStrategy } from './ddp.js';
@@ -44,10 +45,27 @@ export async function openAdapters(options: Omit<StrategyOptions, 'groups'>): Pr
   }
   return {
     model,
+    saved: new TrainedAlone(model),
     optimizer: adamW(trained, config),
     shardBytes: bytesOf(trained),
     dispose: () => model.dispose(),
   };
+}
+
+/** What is trained of a model, without the wrappers and the ranks that the rest of it needs. */
+class TrainedAlone extends Module {
+  constructor(model: Module) {
+    super(model.device);
+    for (const [path, tensor] of model.namedParameters()) {
+      if (tensor.requiresGrad) {
+        this.sharedParameter(path, tensor);
+      }
+    }
+  }
+
+  override forward(): never {
+    throw new Error('TrainedAlone: it has no layers');
+  }
 }
 
 /** Shards the base over the ranks of a group, beside adapters in one state. Collective. */
@@ -76,6 +94,7 @@ export async function joinAdapters(
   }
   return {
     ...{ unwrap, module: fsdp, optimizer, shardBytes },
+    computeMs: () => undefined,
     initialize: () => fsdp.initialize(),
     noSync: (run) => fsdp.noSync(run),
     step: async (options) => {

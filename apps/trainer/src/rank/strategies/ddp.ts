@@ -12,6 +12,8 @@ import type { Strategy, StrategyOptions } from './strategy.js';
 /** What a rank of ddp has, whoever the other ranks are. */
 export interface Replica {
   readonly model: TaskModule;
+  /** What a rank alone saves, loads and hashes of it, whatever wraps the model. */
+  readonly saved: TaskModule;
   readonly optimizer: AdamW;
   readonly shardBytes: number;
   /** Frees the model. */
@@ -31,13 +33,15 @@ export async function openReplica(options: Omit<StrategyOptions, 'groups'>): Pro
     model.dispose();
     packed?.dispose();
   };
-  return { model, optimizer, shardBytes, dispose };
+  return { model, saved: model, optimizer, shardBytes, dispose };
 }
 
 /** A strategy for the ranks that there are at present. */
 export interface ReplicaStrategy extends Strategy {
   /** Frees all but what is trained, and gives the replica back. It sends nothing. */
   unwrap(): void;
+  /** The milliseconds that the last backward and its forward took here; undefined: not known. */
+  computeMs(): number | undefined;
 }
 
 interface DdpStrategy extends ReplicaStrategy {
@@ -56,10 +60,11 @@ export interface ReplicaState {
 /** Wraps a replica for the ranks of a group, and brings all of them to one state. Collective. */
 export async function joinReplicas(
   replica: Replica,
-  parts: Pick<StrategyOptions, 'config' | 'groups'>,
+  parts: Pick<StrategyOptions, 'config' | 'groups'> & Pick<DdpOptions, 'groupCounts'>,
   { isFirst, isCopied, root }: ReplicaState,
 ): Promise<DdpStrategy> {
-  const wrapped = wrapReplica(replica, parts, { initSync: isFirst });
+  const { groupCounts } = parts;
+  const wrapped = wrapReplica(replica, parts, { initSync: isFirst, groupCounts });
   try {
     await wrapped.initialize();
     if (isCopied) {
@@ -82,7 +87,7 @@ export async function joinReplicas(
 export function wrapReplica(
   { model, optimizer, shardBytes, dispose }: Replica,
   { config, groups }: Pick<StrategyOptions, 'config' | 'groups'>,
-  options: Pick<DdpOptions, 'initSync'> = {},
+  options: Pick<DdpOptions, 'initSync' | 'groupCounts'> = {},
 ): DdpStrategy {
   const { gradientGroups } = config;
   const ddp = new DistributedDataParallel(model, {
@@ -91,11 +96,13 @@ export function wrapReplica(
     gradientAverage: false, // losses are divided by all ranks' targets before backward
     allreduceAlwaysFp32: config.fp32Reduce || gradientGroups !== undefined,
     gradientGroups,
+    groupCounts: options.groupCounts,
   });
   const unwrap = () => void ddp.unwrap();
   return {
     ddp,
     unwrap,
+    computeMs: () => ddp.timings?.computeMs,
     module: ddp,
     optimizer,
     shardBytes,

@@ -1,7 +1,7 @@
 // Sums numbers of each rank on all of them, with the same bits whatever devices they have.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { groupOf } from '../../data/row-order.js';
+import { groupOf, type Parts } from '../../data/row-order.js';
 import type { RunConfig } from '../../run-config.js';
 
 /** The sum, in f32; NaN where one number is. Collective where there are several ranks. */
@@ -45,7 +45,8 @@ export async function sumOfMicroSteps(
 }
 
 type SummedConfig = Pick<RunConfig, 'ranks'> &
-  Partial<Pick<RunConfig, 'gradientGroups' | 'strategy'>>;
+  Partial<Pick<RunConfig, 'gradientGroups' | 'strategy'>> &
+  Pick<Parts, 'groupCounts'>;
 
 interface Summed {
   readonly rank: number;

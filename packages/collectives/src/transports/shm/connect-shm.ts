@@ -2,7 +2,7 @@
 
 import { IN_PLACE_SCRATCH_BYTES, RankSum } from '@shardweave/dtypes';
 import { systemClock } from '../../clock.js';
-import { Endpoint } from '../../endpoint/endpoint.js';
+import { Endpoint, type ProcessServices } from '../../endpoint/endpoint.js';
 import { Turns } from '../../endpoint/turns.js';
 import { JoinError } from '../../errors.js';
 import {
@@ -46,19 +46,29 @@ export async function connectShmEndpoint(handle: ShmRankHandle, options: Connect
   checkSharedMemory(handle);
   const { rank, worldSize } = handle;
   checkGroupOptions(options, { rank, worldSize, call: 'connectShm' });
-  const turns = new Turns(options.clock ?? systemClock);
-  const heap = handle.heap && new SharedHeap(handle.heap);
-  const reducer = () => createRankSum(heap);
-  const endpoint = new Endpoint(rank, worldSize, options, { reducer, turns });
-  const watchMs = options.watchMs ?? defaultWatchMs(worldSize);
-  const transport = new ShmTransport({ handle, heap, listener: endpoint, turns, watchMs });
-  endpoint.attach(transport);
+  const make = (services: ProcessServices) => new Endpoint(rank, worldSize, options, services);
+  const { endpoint, transport } = openShm(handle, options, make);
   const failure = await joinInTime(transport, options.joinTimeoutMs ?? JOIN_TIMEOUT_MS);
   if (failure !== undefined) {
     transport.giveUp(failure);
     throw new JoinError(handle, `${failure.reason}.`);
   }
   return { endpoint, group: createWorldGroup(endpoint, options) };
+}
+
+/** Attaches the transport of a handle, which has yet to join, to the endpoint that `make` makes. */
+export function openShm<Made extends Endpoint>(
+  handle: ShmRankHandle,
+  options: Pick<ConnectShmOptions, 'clock' | 'watchMs'>,
+  make: (services: ProcessServices) => Made,
+): { readonly endpoint: Made; readonly transport: ShmTransport } {
+  const turns = new Turns(options.clock ?? systemClock);
+  const heap = handle.heap && new SharedHeap(handle.heap);
+  const endpoint = make({ reducer: () => createRankSum(heap), turns });
+  const watchMs = options.watchMs ?? defaultWatchMs(handle.worldSize);
+  const transport = new ShmTransport({ handle, heap, listener: endpoint, turns, watchMs });
+  endpoint.attach(transport);
+  return { endpoint, transport };
 }
 
 /** Resolves when all ranks are here, or with what keeps them from joining. */

@@ -61,6 +61,8 @@ export class ShmTransport implements Transport {
   readonly #peers: ReadonlyMap<number, Peer>;
   readonly #presence: ThreadPresence;
   readonly #awaited: Set<number>;
+  /** Called when a rank has come, and others have not. */
+  onHello: () => void = () => {};
   #endJoin: (failure: JoinFailure | undefined) => void = () => {};
   #isJoined = false;
   #isClosed = false;
@@ -209,6 +211,8 @@ export class ShmTransport implements Transport {
         this.#awaited.delete(link.peer);
         if (this.#awaited.size === 0) {
           this.#endJoin(undefined);
+        } else {
+          this.onHello();
         }
         return;
       case 'failed':

@@ -8,8 +8,9 @@
  */
 const POSTED_MS = 200;
 
-/** The method of Node's ports that those of the DOM lack. */
+/** The methods of Node's ports that those of the DOM lack. */
 interface NodePort {
+  ref?(): void;
   unref?(): void;
 }
 
@@ -23,6 +24,11 @@ export function openPort(port: MessagePort, onMessage: (data: unknown) => void):
   port.addEventListener('message', ({ data }) => onMessage(data));
   port.start();
   (port as NodePort).unref?.();
+}
+
+/** Makes an open port keep its thread alive, in Node. */
+export function holdOpen(port: MessagePort): void {
+  (port as NodePort).ref?.();
 }
 
 export class ThreadPresence {

@@ -1,7 +1,7 @@
 // The part of `joinElastic` that Node, pages and a simulator share.
 
 import type { Clock } from '../../../clock.js';
-import { JoinError } from '../../../errors.js';
+import { JoinError, NO_RANK } from '../../../errors.js';
 import { checkGroupOptions, type GroupOptions } from '../../../group/group-options.js';
 import { ElasticMember, type Member } from '../../../membership/member.js';
 import { PROOF_MS } from '../../../sockets/authenticate.js';
@@ -66,9 +66,6 @@ export interface MemberPlatform
 
 /** Stands for `max` where a process takes whatever the coordinator says. */
 export const ANY_MAX = 0;
-
-/** Stands for the rank of a process that speaks to a coordinator, where nobody has a rank. */
-export const NO_RANK = 0xffffffff;
 
 /** The options as those of a rank of a fixed job, for what both have. */
 function rankOptionsOf(options: ElasticJobOptions) {

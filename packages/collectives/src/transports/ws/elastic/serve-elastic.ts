@@ -2,7 +2,7 @@
 // rank, and computes nothing.
 
 import { systemClock } from '../../../clock.js';
-import { JoinError } from '../../../errors.js';
+import { JoinError, NO_RANK } from '../../../errors.js';
 import type {
   CoordinatorOptions,
   CoordinatorStatus,
@@ -16,7 +16,7 @@ import type { SocketListener } from '../../../sockets/socket-platform.js';
 import { checkJobOptions, NO_RUN_ID } from '../join/job-options.js';
 import { isRelayed } from '../join/relay.js';
 import { CoordinatorHall } from './coordinator-hall.js';
-import { ANY_MAX, type ElasticPlatform, NO_RANK } from './join-elastic-over.js';
+import { ANY_MAX, type ElasticPlatform } from './join-elastic-over.js';
 import { MAX_ABOUT_BYTES, MAX_MEMBERS } from './parse-membership-message.js';
 
 /** The options of `serveElastic`: who may be in the job, and where its members meet. */
