@@ -1,6 +1,6 @@
 // A counting member that tells what happens to it, in a process or a thread of its own.
 
-import { type Member, MembershipError } from '@shardweave/collectives/elastic';
+import { type Epoch, type Member, MembershipError } from '@shardweave/collectives/elastic';
 import { CountingMember } from './counting-member.js';
 
 /** What a member or a coordinator tells, and when, by the clock that a machine has. */
@@ -22,11 +22,17 @@ const PAUSE_MS = 5;
 export class ElasticCounting {
   readonly #member: Member;
   readonly #say: (word: Unstamped<ElasticWord>) => void;
+  readonly #onEpoch: (epoch: Epoch) => void;
   #wantsToLeave = false;
 
-  constructor(member: Member, say: (word: Unstamped<ElasticWord>) => void) {
+  constructor(
+    member: Member,
+    say: (word: Unstamped<ElasticWord>) => void,
+    onEpoch: (epoch: Epoch) => void = () => {},
+  ) {
     this.#member = member;
     this.#say = say;
+    this.#onEpoch = onEpoch;
   }
 
   /** Leaves after the present step. */
@@ -39,7 +45,9 @@ export class ElasticCounting {
     const say = this.#say;
     say({ type: 'joined', id: this.#member.id });
     const counting = new CountingMember(this.#member, {
-      begun: ({ number, members }) => {
+      begun: (epoch) => {
+        const { number, members } = epoch;
+        this.#onEpoch(epoch);
         say({ type: 'epoch', number, ids: members.map(({ id }) => id) });
       },
       done: ({ number: epoch }, step, state) => say({ type: 'step', epoch, step, state }),

@@ -7,6 +7,9 @@ import { ElasticCounting, type ElasticWord, failedWord, type Unstamped } from '.
 
 export type ThreadOrder = 'leave' | 'exit' | 'throw' | 'exhaust';
 
+/** What a thread has in the memory of an epoch. */
+const HELD_BYTES = 8 * 2 ** 20;
+
 const port = parentPort!;
 
 function say(word: Unstamped<ElasticWord>): void {
@@ -22,7 +25,9 @@ function exhaust(): never {
 
 async function main(): Promise<void> {
   const member = await joinElasticShm(workerData as ShmMemberHandle);
-  const elastic = new ElasticCounting(member, say);
+  const elastic = new ElasticCounting(member, say, ({ group }) => {
+    group.allocate(HELD_BYTES).fill(1);
+  });
   const orders: Readonly<Record<ThreadOrder, () => void>> = {
     leave: () => elastic.leave(),
     exit: () => process.exit(),
