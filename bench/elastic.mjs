@@ -1,5 +1,6 @@
-// What an elastic job costs, and how soon it goes on. Ranks are processes over ws: one at a time is
-// killed, or stopped, and the time is taken from then to the end of the next step. While nothing
+// What an elastic job costs, and how soon it goes on. Ranks are processes over ws, one of which at
+// a time is killed, or stopped, or threads over shm, one of which is ended by the thread that has
+// started it; the time is taken from then to the end of the next step. While nothing
 // changes a step is set beside one of the same job that is not elastic: whole commands in turns
 // with few and with more steps, in processor time of all ranks, and the bytes that rank 0 sent. It
 // needs the built packages.
@@ -33,13 +34,26 @@ const scratch = join(import.meta.dirname, '.shardweave');
 mkdirSync(scratch, { recursive: true });
 const folder = mkdtempSync(join(scratch, 'elastic-'));
 const COMMON = `train --model ${flags.model} --strategy ddp --device cpu --threads 1 --ranks ${flags.ranks} --gradient-groups 8`;
+/** The signals that ranks or, for threads, the command get, and how often. */
+const LOSSES = {
+  ws: { SIGKILL: Number(flags.kills), SIGSTOP: Number(flags.stops) },
+  shm: { SIGURG: Number(flags.kills) },
+};
 /** The milliseconds to the end of the next step, by how a rank was lost. */
-const recoveries = { SIGKILL: [], SIGSTOP: [] };
+const recoveries = { SIGKILL: [], SIGSTOP: [], SIGURG: [] };
+const WORDS = {
+  SIGKILL: 'over ws gets SIGKILL',
+  SIGSTOP: 'over ws gets SIGSTOP',
+  SIGURG: 'over shm is ended by terminate()',
+};
 const undisturbed = { elastic: [], fixed: [] };
 const bytes = {};
-let stepMs = Number.NaN;
+/** Those of a step, by the transport. */
+const stepMs = {};
 try {
-  await recover();
+  for (const transport of Object.keys(LOSSES)) {
+    await recover(transport);
+  }
   for (let round = 0; round < Number(flags.rounds); round++) {
     for (const [name, samples] of Object.entries(undisturbed)) {
       const few = await milliseconds(name, flags.few);
@@ -55,24 +69,24 @@ Object.assign(record, { flags, recoveries, undisturbed, bytes, stepMs });
 publish(flags.report, report(), record);
 
 /** Kills and stops ranks of a job, which gets another one each time. */
-async function recover() {
-  const out = join(folder, 'run');
-  const numLosses = Number(flags.kills) + Number(flags.stops);
-  const line = `${COMMON} --elastic --steps 1000000 --schedule constant --out ${out} --max-restarts ${numLosses}`;
-  const job = spawn(process.execPath, [COMMAND, ...line.split(' ')], { stdio: 'ignore' });
+async function recover(transport) {
+  const out = join(folder, `run-${transport}`);
+  const losses = Object.entries(LOSSES[transport]);
+  const numLosses = losses.reduce((sum, [, count]) => sum + count, 0);
+  const line = `${COMMON} --elastic --transport ${transport} --steps 1000000 --schedule constant --out ${out} --max-restarts ${numLosses}`;
+  const before = ['--import', new URL('elastic/end-thread.mjs', import.meta.url).href];
+  const args = [...(transport === 'shm' ? before : []), COMMAND, ...line.split(' ')];
+  const job = spawn(process.execPath, args, { stdio: 'ignore' });
   try {
     await until(() => (steps(out).at(-1)?.step ?? 0) >= 20);
-    stepMs = timesOf(
+    stepMs[transport] = timesOf(
       steps(out)
         .slice(10)
         .map((step) => step.stepMs),
     ).median;
-    for (const [signal, count] of [
-      ['SIGKILL', flags.kills],
-      ['SIGSTOP', flags.stops],
-    ]) {
-      for (let i = 0; i < Number(count); i++) {
-        const ranks = childrenOf(job.pid);
+    for (const [signal, count] of losses) {
+      for (let i = 0; i < count; i++) {
+        const ranks = transport === 'shm' ? [job.pid] : childrenOf(job.pid);
         const startMs = Date.now();
         process.kill(ranks[i % ranks.length], signal);
         const change = await found(() =>
@@ -105,7 +119,11 @@ function report() {
   const rows = Object.entries(recoveries).map(([signal, samples]) => {
     const { median } = timesOf(samples);
     const worst = Math.max(...samples);
-    return [signal, samples.length, ...[median, worst].map((ms) => `${(ms / 1000).toFixed(2)} s`)];
+    return [
+      WORDS[signal],
+      samples.length,
+      ...[median, worst].map((ms) => `${(ms / 1000).toFixed(2)} s`),
+    ];
   });
   const [elastic, fixed] = [undisturbed.elastic, undisturbed.fixed].map(
     (samples) => timesOf(samples).median,
@@ -113,9 +131,9 @@ function report() {
   const ratios = undisturbed.elastic.map((ms, i) => ms / undisturbed.fixed[i]);
   return [
     headOf('An elastic job', record),
-    `Preset ${flags.model} with its own batch in 8 groups, ddp on ${flags.ranks} ranks, each a process of one thread, over ws. A step of the job took ${stepMs.toFixed(0)} ms (median).`,
-    'From the signal to the end of the next step, by the time in its line:',
-    table(['a rank gets', 'times', 'median', 'worst'], rows),
+    `Preset ${flags.model} with its own batch in 8 groups, ddp on ${flags.ranks} ranks, each a process of one thread, over ws, or a thread, over shm. A step of the job took ${stepMs.ws.toFixed(0)} ms over ws and ${stepMs.shm.toFixed(0)} ms over shm (medians).`,
+    'From then to the end of the next step, by the time in its line:',
+    table(['a rank', 'times', 'median', 'worst'], rows),
     `While nothing changes, processor time of all ranks a step, medians of ${flags.rounds} differences between commands of ${flags.many} and ${flags.few} steps, in turns: ${elastic.toFixed(1)} ms beside ${fixed.toFixed(1)} ms of the same job without --elastic; of pairs ${timesOf(ratios).median.toFixed(3)}. The first rank sent ${bytes.elastic} bytes in a step, beside ${bytes.fixed}.`,
   ].join('\n\n');
 }

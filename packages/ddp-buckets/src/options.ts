@@ -72,8 +72,8 @@ export interface DdpOptions extends ApexOptions {
    */
   readonly gradientGroups?: number | undefined;
   /**
-   * By rank, how many of the groups it runs, where ranks are not equally fast: `[4, 3, 1]` of 8. The
-   * bits do not depend on it. Default: as even as can be.
+   * By rank, how many of the groups it runs, where ranks are not equally fast: `[4, 3, 1]` of 8.
+   * The bits do not depend on it. Default: as even as can be.
    */
   readonly groupCounts?: readonly number[] | undefined;
   /** Divides the sums by the world size, with gradientGroups by their number. Default true. */

@@ -142,7 +142,8 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
  * @param numInVain how often it was turned away since it last was part of the job
  */
 export function pauseAfter(numInVain: number): number {
-  return numInVain === 0 ? 0 : Math.min(5 * 2 ** numInVain, LONGEST_PAUSE_S);
+  const doubled = 10 << Math.min(numInVain - 1, 9);
+  return numInVain === 0 ? 0 : Math.min(doubled, LONGEST_PAUSE_S);
 }
 
 /** Rejects with the signal's reason as soon as that is aborted. */

@@ -22,8 +22,8 @@ export class GroupSpeed {
 }
 
 /**
- * Deals groups to ranks so that the slowest of them ends as soon as can be: 8 to ranks that take 10,
- * 10 and 30 ms for one are 4, 3, 1. Each gets one at least, or its speed would never be known.
+ * Deals groups to ranks so that the slowest of them ends as soon as can be: 8 to ranks that take
+ * 10, 10 and 30 ms for one are 4, 3, 1. Each gets one at least, or its speed would never be known.
  * @param groupMs by rank, the time of a group; who has no time yet counts as the others' mean
  */
 export function dealBySpeed(groups: number, groupMs: readonly (number | undefined)[]): number[] {
