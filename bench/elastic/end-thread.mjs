@@ -1,5 +1,5 @@
-// Is loaded before a command whose ranks are threads: at SIGURG the one ends that has lived longest,
-// whatever it does.
+// Is loaded before a command whose ranks are threads: at SIGURG the one ends that has lived
+// longest, whatever it does.
 
 const living = new Set();
 process.on('worker', (worker) => {
