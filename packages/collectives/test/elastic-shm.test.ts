@@ -11,7 +11,9 @@ import {
   ShmElasticJob,
   type ShmElasticOptions,
 } from '@shardweave/collectives/elastic';
+import { createShmJob } from '@shardweave/collectives/shm';
 import { afterEach, describe, expect, it } from 'vitest';
+import { letGo } from '../src/transports/shm/elastic/let-go.js';
 import { begin, elasticSuite, sums } from './support/elastic-suite.js';
 
 /** What a rank holds in the block of an epoch. */
@@ -137,6 +139,20 @@ it('a member with options that no group takes is refused', async () => {
   const { job } = newJob();
   const options = { timeoutMs: -1 };
   await expect(joinElasticShm(job.invite(), options)).rejects.toMatchObject({ code: 'USAGE' });
+});
+
+it.each([
+  ['of its bytes', 256, 16],
+  ['of 256 MiB where it has more', 8192, 256],
+])('the engine is told of a block that is let go of, %s', async (_, pages, mib) => {
+  const [block] = createShmJob(1);
+  block!.heap!.grow(pages); // Nobody touches them, so they take no memory.
+  await collectGarbage();
+  const { arrayBuffers } = process.memoryUsage();
+  letGo(block!);
+  const told = (process.memoryUsage().arrayBuffers - arrayBuffers) / 2 ** 20;
+  expect(told).toBeGreaterThanOrEqual(mib);
+  expect(told).toBeLessThan(mib + 1);
 });
 
 /** Somebody who has come, and does nothing by itself. */

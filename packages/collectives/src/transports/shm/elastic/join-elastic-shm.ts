@@ -15,6 +15,7 @@ import type { Table } from '../../../membership/messages.js';
 import { type ConnectShmOptions, openShm } from '../connect-shm.js';
 import type { ShmRankHandle } from '../shm-job.js';
 import { holdOpen, openPort, ThreadPresence } from '../thread-presence.js';
+import { letGo } from './let-go.js';
 import type { FromMember, ShmMemberHandle, ToMember } from './shm-elastic-job.js';
 
 /** The options of the groups of all epochs of a thread. */
@@ -86,6 +87,7 @@ class EpochThreads implements EpochLinker<null> {
   readonly #coordinator: CoordinatorPort;
   readonly #options: JoinElasticShmOptions;
   #endpoint: EpochEndpoint | undefined;
+  #block: ShmRankHandle | undefined;
 
   constructor(coordinator: CoordinatorPort, options: JoinElasticShmOptions) {
     this.#coordinator = coordinator;
@@ -95,8 +97,12 @@ class EpochThreads implements EpochLinker<null> {
   link({ epoch, members }: Table<null>, rank: number, events: LinkEvents): EpochLinks {
     const options = this.#options;
     const idsOf = (ranks: readonly number[]) => ranks.map((peer) => members[peer]!.id);
+    if (this.#block !== undefined) {
+      letGo(this.#block);
+    }
+    this.#block = this.#coordinator.takeBlock();
     const { endpoint, transport } = openShm(
-      this.#coordinator.takeBlock(),
+      this.#block,
       options,
       (services) =>
         new EpochEndpoint(rank, members.length, options, {

@@ -18,6 +18,7 @@ import {
   type ShmRankHandle,
 } from '../shm-job.js';
 import { openPort, ThreadPresence } from '../thread-presence.js';
+import { letGo } from './let-go.js';
 
 /** Who may be in the job, and the size of the memory that its members share in each epoch. */
 export interface ShmElasticOptions extends CoordinatorOptions, ShmJobOptions {}
@@ -68,8 +69,14 @@ export class ShmElasticJob {
   /** The ports by the numbers of their connections. */
   readonly #ports = new Map<number, MessagePort>();
   readonly #ids = new Map<number, number>();
-  /** The parts of the newest epoch's block that were not handed on, by their members' ids. */
-  #block: { readonly epoch: number; readonly parts: Map<number, ShmRankHandle> } | undefined;
+  /** The newest epoch's block, and its parts that were not handed on, by their members' ids. */
+  #block:
+    | {
+        readonly epoch: number;
+        readonly whole: ShmRankHandle | undefined;
+        readonly parts: Map<number, ShmRankHandle>;
+      }
+    | undefined;
 
   /**
    * @throws {RangeError} for an impossible `min` or `max`
@@ -148,29 +155,37 @@ export class ShmElasticJob {
   ): ShmRankHandle | undefined {
     if (this.#block?.epoch !== epoch) {
       this.#forget();
-      const parts = new Map<number, ShmRankHandle>();
-      this.#block = { epoch, parts };
-      try {
-        const handles = createShmJob(members.length, this.#options);
-        for (const [rank, { id: member }] of members.entries()) {
-          parts.set(member, handles[rank]!);
-        }
-      } catch (error) {
-        const reason = `no memory for ${members.length} members: ${(error as Error).message}`;
-        queueMicrotask(() => this.#host.end(reason));
-      }
+      this.#block = this.#newBlock(epoch, members);
     }
     const part = this.#block.parts.get(id);
     this.#block.parts.delete(id);
     return part;
   }
 
-  /** Lets go of what was meant for members that have ended. */
+  #newBlock(epoch: number, members: readonly { readonly id: number }[]) {
+    const parts = new Map<number, ShmRankHandle>();
+    let handles: readonly ShmRankHandle[] = [];
+    try {
+      handles = createShmJob(members.length, this.#options);
+    } catch (error) {
+      const reason = `no memory for ${members.length} members: ${(error as Error).message}`;
+      queueMicrotask(() => this.#host.end(reason));
+    }
+    for (const [rank, handle] of handles.entries()) {
+      parts.set(members[rank]!.id, handle);
+    }
+    return { epoch, whole: handles[0], parts };
+  }
+
+  /** Lets go of the newest block, and of what was meant for members that have ended. */
   #forget(): void {
     for (const { ports } of this.#block?.parts.values() ?? []) {
       for (const port of ports) {
         port.close();
       }
+    }
+    if (this.#block?.whole !== undefined) {
+      letGo(this.#block.whole);
     }
     this.#block = undefined;
   }
