@@ -43,8 +43,7 @@ export interface Imported {
 
 /**
  * The type errors of a file in `project` that imports entries of a package, and of the files that
- * it imports, but for those of our other packages, each of which is checked in a project of its
- * own.
+ * it imports. Those of our other packages are left out: each is checked in a project of its own.
  * @param text what follows these imports
  */
 export function typeErrors(

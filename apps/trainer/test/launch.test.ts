@@ -150,7 +150,7 @@ describe('runProcesses', () => {
   it('an aborted job rejects with the reason and leaves nothing, not even a rank that is stuck', async () => {
     const gate = join(mkdtempSync(join(directory, 'gate-')), 'open');
     process.env.FAKE_GATE = gate;
-    const { error, pids } = await run(['', 'spin'], 100_000, (_, running, stop) => {
+    const { error, pids } = await run(['', 'hang'], 100_000, (_, running, stop) => {
       // By now the rank is stuck, however long the other one takes to start.
       if (running[1] !== undefined && existsSync(gate)) {
         stop.abort(new SignalError('SIGINT'));

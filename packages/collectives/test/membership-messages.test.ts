@@ -7,14 +7,14 @@ import { parseSaid, parseTold } from '../src/transports/ws/elastic/parse-members
 import type { PeerAddress } from '../src/transports/ws/join/rendezvous-messages.js';
 
 const address = { host: '10.0.0.1', port: 9, beats: true };
-const last = { id: 3, epoch: 4, members: [1, 3], told: 5, isRunning: true };
+const last = { id: 3, epoch: 4, members: [1, 3], isRunning: true };
 const edge = { type: 'edge', epoch: 2, hasState: true, step: 7, note: '\u0000\u20ac' } as const;
 const member = { id: 3, address, step: 7, note: 'n' };
 const table = { type: 'table', epoch: 2, members: [member], before: [1], source: 0 } as const;
 
 const SAID: readonly Said<PeerAddress>[] = [
-  { type: 'here', address },
-  { type: 'here', address: { ...address, host: null }, last },
+  { type: 'here', address, told: 0 },
+  { type: 'here', address: { ...address, host: null }, told: 5, last },
   edge,
   { type: 'linked', epoch: 2, peers: [1, 4] },
   { type: 'lost', epoch: 2, members: [] },
@@ -60,8 +60,8 @@ describe('what is refused of a member', () => {
     ['another type', { type: 'table' }, /unknown message type "table"/],
     ['no address', { type: 'here' }, /expected an object/],
     ['a port', { type: 'here', address: { ...address, port: 65_536 } }, /port: expected/],
-    ['an id', { type: 'here', address, last: { ...last, id: -1 } }, /id: expected/],
-    ['a flag', { type: 'here', address, last: { ...last, isRunning: 1 } }, /isRunning: expected/],
+    ['an id', { type: 'here', address, told: 0, last: { ...last, id: -1 } }, /id: expected/],
+    ['a flag', { type: 'here', address, told: 0, last: { ...last, isRunning: 1 } }, /isRunning: expected/],
     ['an epoch', { ...edge, epoch: 2 ** 32 }, /epoch: expected/],
     ['a state', { ...edge, hasState: null }, /hasState: expected/],
     ['a step', { ...edge, step: 0.5 }, /step: expected/],

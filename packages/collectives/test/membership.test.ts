@@ -25,7 +25,7 @@ describe('a job of a fixed size', () => {
     scene.say(1, { type: 'edge', hasState: true, epoch: 1, step: 6, note: '' });
     scene.pass(4000);
     expect(scene.coordinator.status.phase).toBe('gathering');
-    scene.say(9, { type: 'here', address: null });
+    scene.say(9, { type: 'here', address: null, told: 0 });
     scene.say(9, { type: 'edge', hasState: false, epoch: 0, step: 0, note: '' });
     expect(scene.table(9)).toMatchObject({ epoch: 2, before: [0, 1, 2], source: 0 });
     expect(scene.table(9).members.map(({ id, step }) => [id, step])).toEqual([
@@ -119,7 +119,7 @@ describe('an epoch that is over', () => {
     const scene = atWork({ max: 5 });
     const comesAgain = (connection: number, epoch: number, isRunning: boolean) => {
       const last = { ...lastOf(3, epoch, [0, 1, 2, 3]), isRunning };
-      scene.say(connection, { type: 'here', address: null, last });
+      scene.say(connection, { type: 'here', address: null, told: 0, last });
       return scene.heard(connection);
     };
     const edge = { type: 'edge', hasState: true, epoch: 1, step: 5, note: '' } as const;
@@ -133,7 +133,7 @@ describe('an epoch that is over', () => {
     scene.say(23, { type: 'linked', epoch: 2, peers: [0, 1, 2] });
     scene.hangUp(23);
     expect(comesAgain(33, 2, false)).toEqual(['welcome', 'formed']);
-    scene.say(9, { type: 'here', address: null });
+    scene.say(9, { type: 'here', address: null, told: 0 });
     scene.say(9, { ...edge, epoch: 0, hasState: false });
     scene.pass(1000);
     expect(scene.heard(33)).toEqual(['due']);
@@ -174,7 +174,7 @@ describe('the last one with the state', () => {
     scene.pass(1000);
     scene.link(1, [0]);
     for (const connection of [4, 5]) {
-      scene.say(connection, { type: 'here', address: null });
+      scene.say(connection, { type: 'here', address: null, told: 0 });
       const edge = { step: 0, note: '', epoch: 0, hasState: false };
       scene.say(connection, { type: 'edge', ...edge });
     }
@@ -215,7 +215,7 @@ describe('the last one with the state', () => {
     scene.come(0, 0, 0); // a newcomer has no state
     scene.pass(ms - 1000);
     expect(scene.coordinator.status.phase).toBe('gathering');
-    scene.say(9, { type: 'here', address: null, last: lastOf(0, 1, [0, 1]) });
+    scene.say(9, { type: 'here', address: null, told: 0, last: lastOf(0, 1, [0, 1]) });
     scene.say(9, { type: 'edge', hasState: true, epoch: 1, step: 7, note: '' });
     expect(scene.coordinator.status).toMatchObject({ phase: 'forming', members: [0, 2] });
   });
@@ -250,7 +250,7 @@ describe('a member', () => {
     core.connected();
     core.hear({ type: 'welcome', id: 0, epoch: 1 });
     expect(said).toEqual([
-      { type: 'here', address: null, last: undefined },
+      { type: 'here', address: null, told: 1, last: undefined },
       { type: 'edge', hasState: false, epoch: 0, step: 3, note: 'n' },
       { type: 'linked', epoch: 1, peers: [2] },
     ]);
@@ -295,7 +295,7 @@ describe('two halves that do not reach each other', () => {
     scene.heard(3);
     scene.link(2, [0, 1]);
     expect(scene.heard(3)).toEqual(['fenced']);
-    scene.say(7, { type: 'here', address: null, last: lastOf(3, 1, [0, 1, 2, 3]) });
+    scene.say(7, { type: 'here', address: null, told: 0, last: lastOf(3, 1, [0, 1, 2, 3]) });
     expect(scene.heard(7)).toEqual(['fenced']);
   });
 
@@ -333,7 +333,7 @@ describe('a coordinator that was started again', () => {
   it('changes nothing where all come who are at work', () => {
     const scene = new MembershipScene({ min: 1, max: 4, begin: 'again' });
     for (const id of all) {
-      scene.say(id, { type: 'here', address: null, last: lastOf(id, 6, all) });
+      scene.say(id, { type: 'here', address: null, told: 0, last: lastOf(id, 6, all) });
     }
     expect(scene.heard(1)).toEqual(['welcome']);
     expect(scene.coordinator.status).toMatchObject({ phase: 'running', epoch: 6, members: all });
@@ -352,7 +352,7 @@ describe('a coordinator that was started again', () => {
       shortMs: 30_000,
     });
     for (const id of all.slice(0, count)) {
-      scene.say(id, { type: 'here', address: null, last: lastOf(id, 6, all) });
+      scene.say(id, { type: 'here', address: null, told: 0, last: lastOf(id, 6, all) });
     }
     scene.pass(11_999);
     expect(scene.coordinator.status.phase).toBe('recovering');
@@ -369,12 +369,21 @@ describe('a coordinator that was started again', () => {
     expect(scene.coordinator.status.phase).toBe(phase);
   });
 
+  it('gives no number again of which even a newcomer knows', () => {
+    const scene = new MembershipScene({ min: 1, max: 4, begin: 'again' });
+    scene.say(9, { type: 'here', address: null, told: 1002 });
+    for (const id of all) {
+      scene.say(id, { type: 'here', address: null, told: 0, last: lastOf(id, 6, all) });
+    }
+    expect(scene.coordinator.status.waiting).toEqual([2002]);
+  });
+
   it('takes the newest epoch that anybody knows of, and fences who was not in it', () => {
     const scene = new MembershipScene({ min: 1, max: 4, begin: 'again' });
     for (const id of [1, 2, 3]) {
-      scene.say(id, { type: 'here', address: null, last: lastOf(id, 6, all) });
+      scene.say(id, { type: 'here', address: null, told: 0, last: lastOf(id, 6, all) });
     }
-    scene.say(0, { type: 'here', address: null, last: lastOf(0, 7, [0]) });
+    scene.say(0, { type: 'here', address: null, told: 0, last: lastOf(0, 7, [0]) });
     expect(scene.heard(0)).toEqual(['welcome']);
     expect(scene.heard(2)).toEqual(['fenced']);
     expect(scene.coordinator.status).toMatchObject({ phase: 'running', epoch: 7, members: [0] });
@@ -382,5 +391,5 @@ describe('a coordinator that was started again', () => {
 });
 
 function lastOf(id: number, epoch: number, members: readonly number[]): LastEpoch {
-  return { id, epoch, members, told: epoch, isRunning: true };
+  return { id, epoch, members, isRunning: true };
 }

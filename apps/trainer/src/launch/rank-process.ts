@@ -4,6 +4,7 @@
 import type { EmitRankEvent } from '../rank/events.js';
 import type { ElasticPlace, FromRank, RankPlace, RankWork, ToRank } from './messages.js';
 import { describeFailure } from './rank-failure.js';
+import { RankWishes } from './rank-wishes.js';
 
 /** The time in which a rank has to leave cleanly; closing sockets and a device takes far less. */
 const LEAVE_MS = 2000;
@@ -13,9 +14,7 @@ export const RANK_PROCESS_VARIABLE = 'SHARDWEAVE_RANK_PROCESS';
 
 /** Serves the command that forked this process; the process ends with it. */
 export function serveRank(work: RankWork<RankPlace | ElasticPlace>): void {
-  const stop = new AbortController();
-  const wrapUp = new AbortController();
-  const keeping = new AbortController();
+  const wishes = new RankWishes();
   // Ctrl-C reaches the whole foreground group, and the end of a service reaches all of its
   // processes; only the command decides what to do.
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
@@ -27,25 +26,19 @@ export function serveRank(work: RankWork<RankPlace | ElasticPlace>): void {
   process.on('uncaughtException', fail);
   process.on('unhandledRejection', fail);
   process.on('message', (message: ToRank) => {
-    if (message.type === 'stop') {
-      stop.abort();
-      setTimeout(() => process.exit(1), LEAVE_MS).unref();
-      return;
-    }
-    if (message.type === 'wrap-up') {
-      wrapUp.abort();
-      return;
-    }
-    if (message.type === 'keep') {
-      keeping.abort();
+    if (message.type !== 'start') {
+      wishes.hear(message);
+      if (message.type === 'stop') {
+        setTimeout(() => process.exit(1), LEAVE_MS).unref();
+      }
       return;
     }
     const emit: EmitRankEvent = (event) => send({ type: 'event', event });
     const { config, place } = message;
-    const asked = { signal: stop.signal, wrapUp: wrapUp.signal, keeping: keeping.signal };
+    const { asked } = wishes;
     work(place, { config, emit, ...asked }).then(
       () => leave({ type: 'done' }, 0),
-      (error: unknown) => (stop.signal.aborted ? process.exit(1) : fail(error)),
+      (error: unknown) => (asked.signal.aborted ? process.exit(1) : fail(error)),
     );
   });
 }

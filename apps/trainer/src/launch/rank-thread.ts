@@ -7,6 +7,7 @@ import type { EmitRankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
 import type { ElasticThreadPlace, FromRank, RankWork, ToRank } from './messages.js';
 import { describeFailure } from './rank-failure.js';
+import { RankWishes } from './rank-wishes.js';
 
 /** The data by which main.ts recognizes a rank's thread. */
 export interface RankThreadData {
@@ -26,23 +27,19 @@ export async function serveRankThread(
 ): Promise<void> {
   const port = parentPort!;
   const { config, place } = (workerData as RankThreadData).rankThread;
-  const stop = new AbortController();
-  const wrapUp = new AbortController();
+  const wishes = new RankWishes();
   const tell = (message: FromRank) => port.postMessage(message);
   port.on('message', (message: ToRank) => {
-    if (message.type === 'stop') {
-      stop.abort();
-    }
-    if (message.type === 'wrap-up') {
-      wrapUp.abort();
+    if (message.type !== 'start') {
+      wishes.hear(message);
     }
   });
   try {
     const emit: EmitRankEvent = (event) => tell({ type: 'event', event });
-    await work(place, { config, emit, signal: stop.signal, wrapUp: wrapUp.signal });
+    await work(place, { config, emit, ...wishes.asked });
     tell({ type: 'done' });
   } catch (error) {
-    if (!stop.signal.aborted) {
+    if (!wishes.asked.signal.aborted) {
       tell({ type: 'failed', failure: describeFailure(error) });
     }
   }

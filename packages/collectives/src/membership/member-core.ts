@@ -89,10 +89,9 @@ export class MemberCore<Address> {
             id,
             epoch: linked.epoch,
             members: idsOf(linked),
-            told: this.#told,
             isRunning: this.#running !== undefined,
           };
-    this.#events.say({ type: 'here', address: this.#address, last });
+    this.#events.say({ type: 'here', address: this.#address, told: this.#told, last });
   }
 
   hear(told: Told<Address>): void {

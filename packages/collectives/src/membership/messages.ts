@@ -30,14 +30,18 @@ export interface LastEpoch {
   readonly epoch: number;
   /** The ids of that epoch's members, in the order of their ranks. */
   readonly members: readonly number[];
-  /** The highest number of an epoch that it was ever told. */
-  readonly told: number;
   /** Whether it is at work in that epoch, which was formed and is not over for it. */
   readonly isRunning: boolean;
 }
 
 export type Said<Address> =
-  | { readonly type: 'here'; readonly address: Address; readonly last?: LastEpoch | undefined }
+  | {
+      readonly type: 'here';
+      readonly address: Address;
+      /** The highest number of an epoch that it was ever told, though it was in none. */
+      readonly told: number;
+      readonly last?: LastEpoch | undefined;
+    }
   /** `epoch` is the one in which it was at work last. */
   | ({ readonly type: 'edge'; readonly epoch: number; readonly hasState: boolean } & MemberEdge)
   | { readonly type: 'linked'; readonly epoch: number; readonly peers: readonly number[] }

@@ -81,10 +81,15 @@ export class Recovery<Address> {
       members,
       present,
       isRunning: isWhole && lasts.filter(({ id }) => present.has(id)).every(isAtWork),
-      maxKnown: Math.max(...lasts.flatMap((last) => [last.told, last.id, ...last.members])),
+      maxKnown: Math.max(...[...this.#claims.values()].flatMap(numbersOf)),
       claims: this.#claims,
     };
   }
+}
+
+/** The numbers, of epochs and of ids, that somebody knows who has come. */
+function numbersOf({ told, last }: Here<unknown>): readonly number[] {
+  return last === undefined ? [told] : [told, last.epoch, last.id, ...last.members];
 }
 
 function newestOf(lasts: readonly LastEpoch[]): LastEpoch | undefined {

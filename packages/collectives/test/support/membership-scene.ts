@@ -52,7 +52,7 @@ export class MembershipScene {
   /** Lets these come, each over the connection of its own number, and stop at these steps. */
   come(...steps: readonly number[]): void {
     for (const [connection, step] of steps.entries()) {
-      this.say(connection, { type: 'here', address: null });
+      this.say(connection, { type: 'here', address: null, told: 0 });
       this.say(connection, { type: 'edge', hasState: false, epoch: 0, step, note: `at ${step}` });
     }
   }

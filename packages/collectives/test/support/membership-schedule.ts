@@ -223,14 +223,25 @@ export class MembershipSchedule {
       if (other !== one && isSame && other.acts && !isCut) {
         one.peers.add(other.core.id!);
         other.peers.add(one.core.id!);
-        other.core.link(table.epoch, [...other.peers]);
+        this.#tellLinks(other, table);
       }
     }
     if (table !== undefined) {
-      one.core.link(table.epoch, [...one.peers]);
+      this.#tellLinks(one, table);
     }
   }
 
+  /** Tells a member's machine of its links where there are more than it knows of. */
+  #tellLinks(one: ScheduledProcess, { epoch }: Table<null>): void {
+    const known = `${epoch} ${one.peers.size}`;
+    if (this.#known.get(one) !== known) {
+      this.#known.set(one, known);
+      one.core.link(epoch, [...one.peers]);
+    }
+  }
+
+  /** The epoch and the number of links that members' machines know of. */
+  readonly #known = new Map<ScheduledProcess, string>();
   readonly #forming = new Map<ScheduledProcess, Table<null>>();
 
   #onTable(own: ScheduledProcess, table: Table<null>): void {

@@ -35,6 +35,7 @@ export function parseSaid(text: string): Said<PeerAddress> {
       return {
         type: 'here',
         address: parseAddress(fields.address),
+        told: epochOf(fields.told),
         last: fields.last === undefined ? undefined : lastOf(fieldsOf(fields.last)),
       };
     case 'edge':
@@ -108,7 +109,6 @@ function lastOf(fields: Fields): LastEpoch {
     id: idOf(fields.id),
     epoch: epochOf(fields.epoch),
     members: idsOf(fields.members, 'members'),
-    told: epochOf(fields.told),
     isRunning: flagOf(fields.isRunning, 'isRunning'),
   };
 }

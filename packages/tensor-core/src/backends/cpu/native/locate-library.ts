@@ -66,5 +66,11 @@ function filesOf(name: string, { platform, env, loaderCache }: LibraryPlaces): s
 }
 
 function listedIn(cache: string, name: string): string[] {
-  return cache.split('\0').filter((text) => text.startsWith('/') && text.endsWith(`/${name}`));
+  // The list has thousands of paths, and each device that opens looks for one.
+  const ending = `/${name}\0`;
+  const found: string[] = [];
+  for (let at = cache.indexOf(ending); at >= 0; at = cache.indexOf(ending, at + 1)) {
+    found.push(cache.slice(cache.lastIndexOf('\0', at) + 1, at + ending.length - 1));
+  }
+  return found.filter((path) => path.startsWith('/'));
 }
