@@ -61,7 +61,11 @@ describe('what is refused of a member', () => {
     ['no address', { type: 'here' }, /expected an object/],
     ['a port', { type: 'here', address: { ...address, port: 65_536 } }, /port: expected/],
     ['an id', { type: 'here', address, told: 0, last: { ...last, id: -1 } }, /id: expected/],
-    ['a flag', { type: 'here', address, told: 0, last: { ...last, isRunning: 1 } }, /isRunning: expected/],
+    [
+      'a flag',
+      { type: 'here', address, told: 0, last: { ...last, isRunning: 1 } },
+      /isRunning: expected/,
+    ],
     ['an epoch', { ...edge, epoch: 2 ** 32 }, /epoch: expected/],
     ['a state', { ...edge, hasState: null }, /hasState: expected/],
     ['a step', { ...edge, step: 0.5 }, /step: expected/],
