@@ -139,8 +139,9 @@ describe('an epoch that is over', () => {
     expect(scene.heard(33)).toEqual(['due']);
     scene.hangUp(33);
     expect(comesAgain(43, 2, true)).toEqual(['welcome', 'due']);
+    expect(comesAgain(44, 2, false)).toEqual(['welcome', 'formed', 'due']);
     stop(scene, [0, 1, 2], 2);
-    scene.hangUp(43);
+    scene.hangUp(44);
     comesAgain(53, 2, false); // it had never heard that epoch 2 began
     scene.say(53, edge);
     expect(scene.coordinator.status).toMatchObject({ phase: 'forming', epoch: 3 });

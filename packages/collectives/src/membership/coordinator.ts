@@ -150,7 +150,8 @@ export class Coordinator<Address> {
       stage.movedMs = nowMs;
     } else if (phase === 'running' && members.includes(seat.id) && !last.isRunning) {
       roster.tell(seat, { type: 'formed', epoch });
-    } else if (phase === 'running' && isDueTold) {
+    }
+    if (phase === 'running' && isDueTold) {
       roster.tell(seat, { type: 'due', epoch });
     }
   }
