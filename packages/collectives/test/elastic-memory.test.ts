@@ -124,20 +124,24 @@ describe('an elastic job', () => {
     expect(idsOf(next[1]!)).toEqual([2, 3]);
   });
 
-  it('ends for a newcomer that has not copied the state when all others are killed', async () => {
+  it.each([
+    ['are killed', 'nobody is left who has its state'],
+    ['have left', 'those who had its state have left'],
+  ])('ends for a newcomer that has not copied the state when all others %s', async (how, told) => {
     const { job, come, settle, all, time } = elasticJob();
     const { members } = await come(1);
     const [newcomer] = await all([job.join()]);
     const entering = newcomer!.reform({ step: 0 });
     await time.run(MAX_EVENTS);
     await all([members[0]!.reform({ step: 9 }), entering]);
-    job.kill(0);
+    const leaving = how === 'are killed' ? job.kill(0) : members[0]!.leave();
     const [outcome] = await settle([newcomer!.reform({ step: 0 })]);
+    await leaving;
     expect(outcome).toMatchObject({ status: 'rejected' });
     const { reason } = outcome as PromiseRejectedResult;
     expect(reason).toBeInstanceOf(MembershipError);
     expect(reason).toMatchObject({ code: 'MEMBERSHIP', kind: 'ended' });
-    expect(reason.message).toContain('nobody is left who has its state');
+    expect(reason.message).toContain(told);
   });
 
   it('goes on when one leaves, whose later calls say so', async () => {

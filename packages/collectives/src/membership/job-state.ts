@@ -30,6 +30,8 @@ export class JobState<Address> {
   readonly deadlines = new Deadlines();
   /** The time since which too few could reach each other; undefined while an epoch runs. */
   shortSinceMs: number | undefined;
+  /** How the last one has gone who was in an epoch. */
+  lastHow: Departure['how'] | undefined;
   #stage: Stage;
   /** The highest number of an epoch. */
   #epoch = 0;
@@ -103,6 +105,9 @@ export class JobState<Address> {
       this.roster.tell(seat, { type: 'fenced', reason });
     }
     this.roster.remove(seat, { id: seat.id, how, reason });
+    if (this.isMember(seat) || this.#before.includes(seat.id)) {
+      this.lastHow = how;
+    }
     if (this.#stage.phase === 'running' && this.isMember(seat)) {
       this.stop(how === 'left' ? [] : [seat.id], nowMs);
     }

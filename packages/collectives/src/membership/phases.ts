@@ -38,7 +38,8 @@ export function gather<Address>(job: JobState<Address>, nowMs: number): void {
   const end = (reason: string) => job.end(reason, job.roster.connections, nowMs);
   if (!hasHolder(job)) {
     if (!isFirst) {
-      end('nobody is left who has its state');
+      const isDone = job.lastHow === 'left';
+      end(isDone ? 'those who had its state have left' : 'nobody is left who has its state');
     }
     return;
   }

@@ -27,7 +27,7 @@ const PORT = 7;
 
 /** The ends of a job that something must have caused. */
 const ENDINGS =
-  /nobody is left who has its state|have come again|nobody has come who was in it|it has ended|members, of at least/;
+  /nobody is left who has its state|those who had its state have left|have come again|nobody has come who was in it|it has ended|members, of at least/;
 
 /** What happens, as often as it stands here. */
 const KINDS = [
