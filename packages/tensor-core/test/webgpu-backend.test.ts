@@ -13,7 +13,7 @@ import {
   type WebGpuBackend,
 } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { halvesInTurns } from '../../../tooling/test-kit/first-of-each.ts';
+import { fewHalves } from '../../../tooling/test-kit/first-of-each.ts';
 import { foldTexts } from './support/fast-math.js';
 import {
   Bench,
@@ -49,7 +49,7 @@ const FEW_FLOPS = 50_000;
 describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
   const small = kernelCases();
   const all = [...small, ...manyKernelCases()];
-  const some = (cases: readonly ConformanceCase[]) => (isLong ? cases : halvesInTurns(cases));
+  const some = (cases: readonly ConformanceCase[]) => (isLong ? cases : fewHalves(cases));
   describe.each<{ name: string; options: Options; cases: readonly ConformanceCase[] }>([
     { name: "the device's own limits", options: {}, cases: some(all) },
     {
