@@ -46,7 +46,7 @@ export interface Imported {
 
 /**
  * The type errors of a file in `project` that imports entries of a package, and of the files that
- * it imports. Those of other packages are left out: each of ours is checked in a project of its own.
+ * it imports. Those of other packages are left out: each of ours is checked in its own project.
  * @param text what follows these imports
  */
 export function typeErrors(

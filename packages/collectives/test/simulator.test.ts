@@ -1,5 +1,5 @@
-// Five hundred random programs run over simulated links. A failure prints its seed, which `simulate({
-// seed })` of @shardweave/collectives/testing repeats.
+// Five hundred random programs run over simulated links. A failure prints its seed, which
+// `simulate({ seed })` of @shardweave/collectives/testing repeats.
 
 import {
   createSimulationResources,
