@@ -5,5 +5,7 @@
  * class; undefined where wasm does, or it is a GPU.
  */
 export function libraryOf(numericClass: string): string | undefined {
-  return /^cpu .* for (?:fused|plain) products, (.+), bits \w+$/.exec(numericClass)?.[1];
+  return /^cpu .* for (?:fused|plain) products, (.+?)(?: by rule \d+)?, bits \w+$/.exec(
+    numericClass,
+  )?.[1];
 }

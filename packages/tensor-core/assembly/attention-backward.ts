@@ -18,6 +18,7 @@ import {
   firstRow,
   hasDropout,
   heads,
+  isNative,
   K_ACROSS_AT,
   K_PANELS_AT,
   kAt,
@@ -57,6 +58,16 @@ import {
   vRow,
 } from './attention-call';
 import {
+  addColumns,
+  clearBeside,
+  findVisited,
+  keyGradients,
+  keyScores,
+  NATIVE_ROWS,
+  placeKeys,
+  valueScores,
+} from './attention-native';
+import {
   carefulRows,
   clearUnvisited,
   columnProducts,
@@ -94,12 +105,12 @@ import { dot } from './softmax';
  * The arguments that follow those of `open` are dOut, dq, dk, dv, the number of parts, and the f32
  * rows in which dq is summed (0 where it needs none).
  */
-const ARG_DOUT: i32 = 39;
-const ARG_DQ: i32 = 40;
-const ARG_DK: i32 = 41;
-const ARG_DV: i32 = 42;
-const ARG_PARTS: i32 = 43;
-const ARG_SUMS: i32 = 44;
+const ARG_DOUT: i32 = 40;
+const ARG_DQ: i32 = 41;
+const ARG_DK: i32 = 42;
+const ARG_DV: i32 = 43;
+const ARG_PARTS: i32 = 44;
+const ARG_SUMS: i32 = 45;
 
 let dOutBase: usize = 0;
 let deltaBase: usize = 0;
@@ -211,6 +222,7 @@ function openDq(member: u32, part: u32, chunk: u32): void {
 function backwardHead(slot: usize, b: u32, kvHead: u32, part: u32, chunk: u32): void {
   const group = heads / kvHeads;
   const head0 = kvHead * group;
+  const rows: u32 = isNative ? NATIVE_ROWS : BACKWARD_ROWS;
   openHead(slot, b, head0);
   const dk = scratchBase + DK_AT;
   const dv = scratchBase + DV_AT;
@@ -218,17 +230,26 @@ function backwardHead(slot: usize, b: u32, kvHead: u32, part: u32, chunk: u32): 
     // What was in dq before is stored over by the first block.
     const isFirst = first == part * BACKWARD_KEYS;
     openKeys(first, BACKWARD_KEYS);
-    packKeys();
-    packStraight(kBase, dtype, kAt + first * kRow, kRow, numKeys, dim, 8, scratchBase + K_PANELS_AT);
+    if (isNative) {
+      placeKeys();
+    } else {
+      packKeys();
+      packStraight(kBase, dtype, kAt + first * kRow, kRow, numKeys, dim, 8, scratchBase + K_PANELS_AT);
+    }
     clearRows(dk, numKeys);
     clearRows(dv, numKeys);
     for (let member: u32 = 0; member < group; member++) {
       openHead(slot, b, head0 + member);
       openDq(member, part, chunk);
-      for (let row: u32 = 0; row < queries; row += BACKWARD_ROWS) {
-        openRows(row, BACKWARD_ROWS);
-        if (seesBlock()) {
-          backwardBlock(isFirst);
+      for (let row: u32 = 0; row < queries; row += rows) {
+        openRows(row, rows);
+        if (seesBlock() && (!isNative || findVisited())) {
+          if (isNative) {
+            nativeBlock();
+          } else {
+            backwardBlock();
+          }
+          addToDq(scratchBase + OUT_AT, isFirst);
         } else if (isFirst) {
           clearDq();
         }
@@ -262,7 +283,8 @@ export function seesBlock(): bool {
   return loOf(row0) < first + <u32>numKeys && hiOf(row0 + <u32>numRows - 1) > first && sharesSegment();
 }
 
-function backwardBlock(isFirst: bool): void {
+/** Adds the block's parts of dk and dv, and computes that of dq into OUT. */
+function backwardBlock(): void {
   const q = scratchBase + Q_AT;
   const qPanels = scratchBase + Q_PANELS_AT;
   const dOut = scratchBase + DOUT_AT;
@@ -284,7 +306,26 @@ function backwardBlock(isFirst: bool): void {
       keyProducts(r, s, keyPanels, dq, true);
     }
   }
-  addToDq(dq, isFirst);
+}
+
+/** Does so by a library of the host. */
+function nativeBlock(): void {
+  const q = scratchBase + Q_AT;
+  const dOut = scratchBase + DOUT_AT;
+  const s = scratchBase + S_AT;
+  const p = scratchBase + P_AT;
+  loadRows(qBase, qAt + row0 * qRow, qRow, numRows, q, scale);
+  loadRows(dOutBase, outAt + row0 * outRow, outRow, numRows, dOut, 1);
+  keyScores(q, s);
+  valueScores(dOut, p);
+  for (let r = 0; r < numRows; r++) {
+    slopeRow(r);
+    clearBeside(s, r);
+    clearBeside(p, r);
+  }
+  addColumns(p, dOut, scratchBase + DV_AT);
+  addColumns(s, q, scratchBase + DK_AT);
+  keyGradients();
 }
 
 /**

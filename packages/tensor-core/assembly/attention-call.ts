@@ -111,6 +111,8 @@ export let key0: u32 = 0;
 export let key1: u32 = 0;
 export let counter: u64 = 0;
 export let hasDropout: bool = false;
+/** Whether a library of the host computes the products: see attention-native.ts. */
+export let isNative: bool = false;
 /**
  * The current head: the first element of each operand, of the segment ids and of the mask, and the
  * number of its first row among the rows of all heads.
@@ -136,7 +138,7 @@ export let numKeys: i32 = 0;
  * batch, heads, kv heads, queries, keys, dim, scale, isCausal, window, query offset, the strides
  * (batch, head, row) of q, of k, of v and of the mask (which has one of columns too), dropout's
  * threshold, the scale of what dropout keeps (0 means no dropout), key0, key1, counter low and
- * high.
+ * high, and whether products are native.
  */
 export function open(slot: usize): void {
   dtype = argI(slot, 0);
@@ -173,6 +175,7 @@ export function open(slot: usize): void {
   key0 = arg(slot, 35);
   key1 = arg(slot, 36);
   counter = (<u64>arg(slot, 38) << 32) | <u64>arg(slot, 37);
+  isNative = argI(slot, 39) != 0;
 }
 
 export function openHead(slot: usize, b: u32, head: u32): void {

@@ -29,7 +29,7 @@ import { LD } from './product-tile';
 import { arg, chunkStart, scratchBase } from './slot';
 
 /** The argument dMask follows those of `open` and dOut. */
-const ARG_DMASK: i32 = 40;
+const ARG_DMASK: i32 = 41;
 
 export function attentionMaskGradient(slot: usize, chunk: u32, chunks: u32): void {
   openSlopes(slot);

@@ -155,7 +155,8 @@ export function carefulRows(weights: usize, values: usize, out: usize): void {
   }
 }
 
-function carefulColumns(weights: usize, values: usize, out: usize): void {
+/** Adds to out[key] what columnProducts does, row by row. */
+export function carefulColumns(weights: usize, values: usize, out: usize): void {
   for (let r = 0; r < numRows; r++) {
     prepareRow(row0 + <u32>r);
     const to = min(toOf(r), numKeys);

@@ -7,6 +7,7 @@
 // shape alone, however many threads there are (encode-matmul.ts), and each part is one call here.
 
 import { widen } from './convert';
+import { gemm } from './gemm';
 import { F32 } from './layout';
 import {
   aAt,
@@ -42,24 +43,6 @@ const BLOCK_AREA: usize = <usize>(BLOCK_SIZE * BLOCK_ROW * 4 + 64);
 const A_OFFSET: usize = OWN_OFFSET;
 const B_OFFSET: usize = A_OFFSET + BLOCK_AREA;
 const SUMS_OFFSET: usize = B_OFFSET + BLOCK_AREA;
-
-/** out = alpha a b + beta out, row-major; the last number of an operand is its row in elements. */
-@external('env', 'gemm')
-declare function gemm(
-  transposeA: i32,
-  transposeB: i32,
-  m: u32,
-  n: u32,
-  k: u32,
-  alpha: f32,
-  a: usize,
-  aRow: u32,
-  b: usize,
-  bRow: u32,
-  beta: f32,
-  out: usize,
-  outRow: u32,
-): void;
 
 /** Computes rows i0 to i1 and columns j0 to j1 of the current batch. */
 export function nativeProduct(i0: u32, i1: u32, j0: u32, j1: u32): void {

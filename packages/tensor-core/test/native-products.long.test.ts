@@ -1,7 +1,7 @@
 // Every kernel and op with a library's products, which get those of every size here.
 
 import { type Backend, Device } from '@shardweave/tensor-core';
-import { kernelCases, opCases } from '@shardweave/tensor-core/testing';
+import { hiddenKeyKernelCases, kernelCases, opCases } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, it } from 'vitest';
 import { openCpuBackend } from '../src/backends/cpu/create-cpu-backend.js';
 import { libraryProblem } from './support/native-library.js';
@@ -17,7 +17,7 @@ describe.skipIf(libraryProblem !== undefined).each([0, 1, 2, 3])(
     });
     afterAll(() => backend.dispose());
 
-    it.each(kernelCases())('kernel $name', (one) => one.run(backend));
+    it.each([...kernelCases(), ...hiddenKeyKernelCases()])('kernel $name', (one) => one.run(backend));
 
     it.each(opCases())('op $name', async (one) => {
       const device = new Device(backend, { seed: 7 });

@@ -6,12 +6,13 @@ import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import type { Backend } from '@shardweave/tensor-core';
 import { createCpuBackend, findNativeProducts } from '@shardweave/tensor-core/cpu';
-import { kernelCases } from '@shardweave/tensor-core/testing';
+import { hiddenKeyKernelCases, kernelCases } from '@shardweave/tensor-core/testing';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { bundle, RunningProgram } from '../../../tooling/test-kit/processes.ts';
 import { openCpuBackend } from '../src/backends/cpu/create-cpu-backend.js';
 import { locateLibrary } from '../src/backends/cpu/native/locate-library.js';
+import { runAttention } from './support/cpu-attention.js';
 import { expectProduct, runProduct } from './support/cpu-products.js';
 import { canWriteLibrary, libraryProblem, writeLibrary } from './support/native-library.js';
 
@@ -52,6 +53,32 @@ describe.skipIf(libraryProblem !== undefined)(`a library's products${suffix}`, (
     }
   });
 
+  it.each(['f32', 'bf16'] as const)(
+    'have equal bits on 1, 2 and 3 threads and inline: those of attention in %s',
+    async (dtype) => {
+      const [first, ...others] = await Promise.all(
+        devices.map((device) => runAttention(device, dtype, { queries: 200, keys: 250, dim: 41 })),
+      );
+      for (const other of others) {
+        expect(Buffer.compare(other, first!)).toBe(0);
+      }
+    },
+  );
+
+  it("are the library's in attention of long rows, and wasm's where they are short or few", async () => {
+    const wasm = await createCpuBackend({ threads: 1 });
+    const isSame = async (queries: number, keys: number, dim: number) => {
+      const all = [wasm, devices[0]!].map((device) =>
+        runAttention(device, 'f32', { queries, keys, dim }),
+      );
+      const [ours, theirs] = await Promise.all(all);
+      return Buffer.compare(ours!, theirs!) === 0;
+    };
+    expect(await isSame(127, 128, 16)).toBe(true);
+    expect(await isSame(128, 128, 16)).toBe(false);
+    await wasm.dispose();
+  });
+
   it("are the library's where they are large, and wasm's where they are small or of few rows", async () => {
     const wasm = await createCpuBackend({ threads: 1 });
     const isSame = async (m: number, n: number, k: number) => {
@@ -73,7 +100,8 @@ describe.skipIf(libraryProblem !== undefined)(`a library's products${suffix}`, (
 
   it('pass the cases of products at every size', async () => {
     const device = await openCpuBackend({ threads: 2, products: 'native' }, 1);
-    const cases = kernelCases().filter(({ name }) => /^(matmul|linear)/.test(name));
+    const all = [...kernelCases(), ...hiddenKeyKernelCases()];
+    const cases = all.filter(({ name }) => /^(matmul|linear|attention)/.test(name));
     expect(cases.length).toBeGreaterThan(20);
     for (const one of cases) {
       await one.run(device);
@@ -92,7 +120,7 @@ describe.skipIf(libraryProblem !== undefined)(`a library's products${suffix}`, (
   });
 
   it('put library, version and core into the class of the device, and say so', () => {
-    const [name] = /(OpenBLAS \d+\.\d+\S* \w+|Accelerate of .+)$/.exec(
+    const [, name] = /, (OpenBLAS \d+\.\d+\S* \w+|Accelerate of .+) by rule 2$/.exec(
       devices[1]!.info.compiledFor,
     )!;
     expect(devices[1]!.info.compiledFor).toMatch(/^(fused|plain) products, /);

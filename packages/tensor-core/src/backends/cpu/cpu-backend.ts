@@ -40,6 +40,11 @@ const ENCODERS: {
   readonly [K in KernelName]: (call: KernelCalls[K], writer: CommandWriter) => void;
 } = encoders;
 
+/**
+ * The version of what a library of the host computes and of how it is cut, on which bits depend.
+ * By rule 2 it has the products of attention, too.
+ */
+const LIBRARY_RULE = 2;
 /** The ns that one thread takes to copy a byte, which decide only how far copies are split. */
 const COPY_NS_PER_BYTE = 0.1;
 /**
@@ -74,7 +79,7 @@ export class CpuBackend implements Backend {
     this.info = {
       ...cpuInfo({ threads, memoryBytes: parts.memory.maxBytes }),
       description: `wasm ${isFused ? 'relaxed simd' : 'simd'}, ${threads === 0 ? 'inline' : `${threads} thread${threads === 1 ? '' : 's'}`}${library}`,
-      compiledFor: `${isFused ? 'fused products' : 'plain products'}${library}`,
+      compiledFor: `${isFused ? 'fused products' : 'plain products'}${library && `${library} by rule ${LIBRARY_RULE}`}`,
     };
   }
 

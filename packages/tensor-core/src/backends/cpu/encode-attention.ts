@@ -24,6 +24,12 @@ const ELEMENTS_PER_NS = 2;
 /** The least units of work of backward, as far as the keys of few heads have that many blocks. */
 const MIN_UNITS = 4;
 
+/**
+ * The least multiplications of one product of a head that a library of the host gets, in blocks
+ * whose rate depends on the head's size alone.
+ */
+const LIBRARY_LEAST = 2 ** 18;
+
 export function attention(call: KernelCalls['attention'], w: CommandWriter): void {
   const { batch, numHeads, numKvHeads, numQueries } = call;
   const hasFewRows =
@@ -32,6 +38,7 @@ export function attention(call: KernelCalls['attention'], w: CommandWriter): voi
     ? batch * numKvHeads
     : batch * numHeads * Math.ceil(numQueries / ATTENTION_LONG);
   operands(call, w.start(OP_ATTENTION, 'attention'));
+  w.int(!hasFewRows && isForLibrary(call, w) ? 1 : 0);
   w.commit(Math.min(units, w.chunksFor((4 * productsOf(call)) / FLOP_PER_NS)));
 }
 
@@ -50,8 +57,10 @@ export function attentionBackward(call: KernelCalls['attentionBackward'], w: Com
   const groups = parts > 1 ? batch * numKvHeads * (isF32 ? parts - 1 : parts) : isF32 ? 0 : chunks;
   const rows = (groups * numQueries * numHeads) / numKvHeads;
   const sums = rows === 0 ? 0 : w.temp(rows * 4 * Math.ceil(dim / 8) * 8);
+  const isNative = isForLibrary(call, w);
   const command = (op: number, name: string) => {
     operands(call, w.start(op, name));
+    w.int(isNative ? 1 : 0);
     w.address(call.dOut).address(call.dq).address(call.dk).address(call.dv).int(parts, sums);
   };
   const elements = batch * numHeads * numQueries * dim;
@@ -75,9 +84,25 @@ export function attentionMaskGradient(
     (count, axis) => (maskStrides[axis] === 0 ? 1 : count),
   );
   operands(call, w.start(OP_ATTENTION_MASK_GRADIENT, 'attentionMaskGradient'));
-  w.address(call.dOut).address(call.dMask);
+  w.int(0).address(call.dOut).address(call.dMask);
   const wanted = w.chunksFor((4 * productsOf(call)) / FLOP_PER_NS);
   w.commit(Math.min(batches! * heads! * rows!, wanted));
+}
+
+/**
+ * Returns whether a library of the host computes the products, which depends on the shape alone; it
+ * is loaded then. It gets blocks of queries by keys, see assembly/attention-native.ts.
+ */
+function isForLibrary({ numQueries, numKeys, dim }: AttentionOperands, w: CommandWriter): boolean {
+  const { library } = w;
+  if (
+    library === undefined ||
+    numQueries * numKeys * dim < Math.min(library.least, LIBRARY_LEAST)
+  ) {
+    return false;
+  }
+  library.load();
+  return true;
 }
 
 /** Returns about how many multiplications one product over the visible pairs takes. */
