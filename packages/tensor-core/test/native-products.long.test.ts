@@ -17,7 +17,9 @@ describe.skipIf(libraryProblem !== undefined).each([0, 1, 2, 3])(
     });
     afterAll(() => backend.dispose());
 
-    it.each([...kernelCases(), ...hiddenKeyKernelCases()])('kernel $name', (one) => one.run(backend));
+    it.each([...kernelCases(), ...hiddenKeyKernelCases()])('kernel $name', (one) =>
+      one.run(backend),
+    );
 
     it.each(opCases())('op $name', async (one) => {
       const device = new Device(backend, { seed: 7 });
