@@ -2,10 +2,10 @@
 // `@shardweave/source`). Files named `*.long.test.ts` run only with SHARDWEAVE_LONG=1, which
 // `npm run test:long` sets.
 //
-// Two projects share the workers. Files of `together` run in one process after another, with what
+// Files of `apart` come first, and have a process each: they start processes or browsers, catch
+// signals, count sockets or bytes. Files of `together` run in one process after another, with what
 // the packages and the engine's kernels have warmed up: most take a tenth of a second, and a
-// process of their own would take four. Files of `apart` have one each: they start processes or
-// browsers, catch signals, count sockets or bytes.
+// process of their own would take four.
 import { configDefaults, defineConfig } from 'vitest/config';
 import { madeModulesForVite } from './tooling/tsup/made-modules.ts';
 import { LongestFirst } from './tooling/vitest/longest-first.ts';
@@ -46,11 +46,22 @@ export default defineConfig({
     testTimeout: 60_000,
     hookTimeout: 60_000,
     projects: [
-      { extends: true, test: { name: 'together', isolate: false, include: TOGETHER } },
+      {
+        extends: true,
+        test: {
+          name: 'together',
+          isolate: false,
+          sequence: { groupOrder: 1 },
+          include: TOGETHER,
+        },
+      },
       {
         extends: true,
         test: {
           name: 'apart',
+          // Half of their time they wait for processes, silence and browsers.
+          maxWorkers: isLong ? 2 : 3,
+          sequence: { groupOrder: 0 },
           include: [
             'packages/*/test/**/*.test.ts',
             'apps/*/test/**/*.test.ts',

@@ -59,7 +59,7 @@ export function matmulBlock(run, link) {
         '',
         'GFLOP/s',
         'times as fast as the better of jax-js and TensorFlow.js',
-        'times as fast as PyTorch on the CPU',
+        'times as fast as PyTorch on the CPU with as many threads',
       ],
       own.map(({ key, name }) => [
         name,
@@ -68,7 +68,7 @@ export function matmulBlock(run, link) {
           key,
           JS_RIVALS.filter((rival) => rival.endsWith('webgpu') === key.endsWith('webgpu')),
         ),
-        key.endsWith('webgpu') ? '-' : range(key, ['torch', 'torch-1']),
+        key.endsWith('webgpu') ? '-' : range(key, [key.endsWith('-1') ? 'torch-1' : 'torch']),
       ]),
     ),
     `Sizes ${[...new Set(products.map(({ n }) => n))].join(', ')} in the layouts ${[...new Set(products.map(({ layout }) => layout))].join(', ')}, f32: from the least to the most of them, best against best. ${ranBy(run, link)}`,

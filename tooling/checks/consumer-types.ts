@@ -1,4 +1,4 @@
-// The packages' declarations as a user's TypeScript reads them. Every declaration file is checked,
+// The packages' declarations as a user's TypeScript reads them. Each of their files is checked,
 // in an ES2022 project with the types of its environment and nothing else.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -31,8 +31,11 @@ export type Environment = keyof typeof ENVIRONMENTS;
  */
 const ours = new Map<string, ts.SourceFile | undefined>();
 const isOurs = (path: string) => path.startsWith(`${ROOT.replaceAll('\\', '/')}/`);
+/** Those of packages from outside are checked among the long tests. zod's take two seconds. */
+const others =
+  process.env.SHARDWEAVE_LONG === '1' ? '/node_modules/@shardweave/' : '/node_modules/';
 const isOfAnother = (path: string, name: string) =>
-  path.includes('/node_modules/@shardweave/') && !path.includes(`/node_modules/${name}/`);
+  path.includes(others) && !path.includes(`/node_modules/${name}/`);
 
 export interface Imported {
   /** The package whose declarations are checked. */
@@ -43,7 +46,7 @@ export interface Imported {
 
 /**
  * The type errors of a file in `project` that imports entries of a package, and of the files that
- * it imports. Those of our other packages are left out: each is checked in a project of its own.
+ * it imports. Those of other packages are left out: each of ours is checked in its own project.
  * @param text what follows these imports
  */
 export function typeErrors(

@@ -18,8 +18,14 @@ const LIMIT_MS = isLong ? 1_800_000 : 240_000;
 /** Cases remember what the reference computed, so that it does so once. */
 const ALL = testing.kernelCases();
 const SOME = firstOfEach(ALL);
-/** In 16 bits kernels differ by how they load and store, which casts, copies and products show. */
-const FEW = SOME.filter(({ name }) => / f32\b/.test(name) || /^(cast|copy|matmul)/.test(name));
+/**
+ * In 16 bits kernels differ by how they load and store, which casts, copies and products show. Both
+ * norms are one kernel.
+ */
+const FEW = SOME.filter(
+  ({ name }) =>
+    !name.startsWith('rmsNorm') && (/ f32\b/.test(name) || /^(cast|copy|matmul)/.test(name)),
+);
 
 describe('the conformance suite in Deno', () => {
   const names = (isLong ? ALL : FEW).map(({ name }) => name);
@@ -28,8 +34,8 @@ describe('the conformance suite in Deno', () => {
     results = await runDeno({ kind: 'conformance', names }, { timeoutMs: LIMIT_MS });
   }, LIMIT_MS);
 
-  it('has at least 35 cases, and each one ran', () => {
-    expect(names.length).toBeGreaterThanOrEqual(35);
+  it('has at least 34 cases, and each one ran', () => {
+    expect(names.length).toBeGreaterThanOrEqual(34);
     const ran = [...results.passed, ...Object.keys(results.failed)];
     expect(ran.toSorted()).toEqual(names.toSorted());
   });

@@ -32,3 +32,22 @@ export function halvesInTurns<Case extends { readonly name: string }>(
   const left = new Set(pairs.map((pair, i) => pair[i % 2]!));
   return cases.filter((one) => !left.has(one) || /^(cast|copy|matmul b?f16 by)/.test(one.name));
 }
+
+/**
+ * The cases, but in 16 bits the first one of each kernel or op alone, in one of the two, and casts,
+ * copies and products.
+ */
+export function fewHalves<Case extends { readonly name: string }>(
+  cases: readonly Case[],
+): readonly Case[] {
+  const found = new Set<string>();
+  return halvesInTurns(cases).filter(({ name }) => {
+    const [kernel] = name.split(' ');
+    const isFirst = !found.has(kernel!);
+    if (!/\bb?f16\b/.test(name)) {
+      return true;
+    }
+    found.add(kernel!);
+    return isFirst || /^(cast|copy|matmul)/.test(name);
+  });
+}

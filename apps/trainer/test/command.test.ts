@@ -1,5 +1,5 @@
-// The command runs as a user runs it, with real processes and sockets. The tests check exit codes,
-// processes and signals.
+// The command runs as a user runs it, with real processes and sockets, but where nothing but an
+// exit code and a sentence is tested. The tests check exit codes, processes and signals.
 
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -20,6 +20,7 @@ import { buildCommand } from './support/build-command.js';
 import { jsonlFile } from './support/jsonl-data.js';
 import { childrenOf, isAlive } from './support/killed-run.js';
 import { lettersDirectory } from './support/letters-tokenizer.js';
+import { runCli } from './support/run-cli.js';
 import { ROOT, runFlags, shortCase } from './support/run-flags.js';
 
 let script: string;
@@ -127,8 +128,8 @@ describe('exit codes', () => {
     const path = join(script, 'sub');
     for (const flag of ['--out', '--trace', ...(existsSync('/proc') ? ['/proc'] : [])]) {
       const where = flag === '/proc' ? ['--out', '/proc/nowhere'] : [flag, path];
-      const run = new Running([...QUICK, '--steps', '1', ...where]);
-      expect(await run.exit()).toBe(2);
+      const run = await runCli(['train', ...QUICK, '--steps', '1', ...where]);
+      expect(run.code).toBe(2);
       expect(run.err).toMatch(/^error: --(out|trace): .* can't be written \(.*\)\..*\n$/);
       expect(run.out).not.toContain('step');
     }
@@ -140,14 +141,15 @@ describe('exit codes', () => {
       path,
       Uint8Array.from({ length: 4096 }, (_, i) => (i * 37) % 256),
     );
-    const run = new Running([...QUICK, '--steps', '1', '--data', path]);
-    expect(await run.exit()).toBe(2);
+    const run = await runCli(['train', ...QUICK, '--steps', '1', '--data', path]);
+    expect(run.code).toBe(2);
     expect(run.err).toContain('is not text in UTF-8');
   });
 
   it('1 when the loss is not a number, saying what to change', async () => {
-    const run = new Running([...QUICK, '--steps', '12', '--lr', '1e9', '--schedule', 'constant']);
-    expect(await run.exit()).toBe(1);
+    const wild = ['--steps', '12', '--lr', '1e9', '--schedule', 'constant'];
+    const run = await runCli(['train', ...QUICK, ...wild]);
+    expect(run.code).toBe(1);
     expect(run.err).toMatch(/The loss is not a number at step \d+: .* smaller --lr/);
   });
 
@@ -240,7 +242,8 @@ describe('ranks as processes and as threads', () => {
     expect(pids.map(isAlive)).toEqual([false, false]);
   });
 
-  it('killing a rank before the first step ends the job with its number, too', async () => {
+  // In the short run launch.test.ts has ranks that are killed as they start.
+  it.runIf(isLong)('killing a rank before the first step ends the job, too', async () => {
     // No rank gets past weights that have no end.
     const model = lettersDirectory({ isBare: true });
     const weights = join(model, 'model.safetensors');
@@ -260,7 +263,8 @@ describe('ranks as processes and as threads', () => {
     expect(pids.map(isAlive)).toEqual([false, false]);
   });
 
-  it('killing the command ends the ranks', async () => {
+  // In the short run launch.test.ts has it.
+  it.runIf(isLong)('killing the command ends the ranks', async () => {
     const run = new Running([...QUICK, '--transport', 'ws', '--ranks', '2', '--steps', '1000000']);
     await run.until(/^step +2\//m);
     const pids = run.ranks();

@@ -7,12 +7,12 @@ import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { buildCommand } from './support/build-command.js';
 import { adapterOf, ElasticRun, overBase, Spoken } from './support/elastic-run.js';
 import { isAlive } from './support/killed-run.js';
-import { runLine } from './support/tiny-run.js';
+import { runLine, tinyFlags } from './support/tiny-run.js';
 
 /** Longer than a busy machine takes for any of it. */
 const LONG_MS = 100_000;
-const FLAGS =
-  '--model nano --seq 32 --batch 16 --gradient-groups 8 --schedule constant --device cpu --threads 1';
+/** Where ranks are several, delays in each collective keep the run from a great many steps. */
+const FLAGS = `${tinyFlags(newFolder())} --gradient-groups 4 --schedule constant --inject-delay-ms 50`;
 const HASH_EVERY = 5;
 
 let script: string;
@@ -65,7 +65,7 @@ describe('train --elastic', { timeout: LONG_MS }, () => {
   it('shards a frozen base, and leaves the adapters of one process where a rank is killed', async () => {
     const { flags, folder } = await overBase();
     const out = join(folder, 'run');
-    const line = `${flags} --strategy fsdp --ranks 3 --steps 42 --sample-every 20 --sample-prompt Ahoy`;
+    const line = `${flags} --strategy fsdp --ranks 3 --steps 16 --inject-delay-ms 20 --sample-every 8 --sample-prompt Ahoy`;
     await using run = new ElasticRun(script, line, out);
     await run.untilStep(2);
     process.kill(run.ranks[0]!, 'SIGKILL'); // the first one, which does what ranks do alone
@@ -73,7 +73,7 @@ describe('train --elastic', { timeout: LONG_MS }, () => {
     expect(run.said).toMatch(/Ahoy(.|\n)*Ahoy(.|\n)*adapter\/ has the weights/);
     expect(run.changes.map(({ ranks, lost }) => [ranks, lost])).toEqual([[2, 1]]);
     const alone = join(folder, 'alone');
-    const { steps } = await runLine(`${flags} --strategy single --steps 42 --out ${alone}`);
+    const { steps } = await runLine(`${flags} --strategy single --steps 16 --out ${alone}`);
     expect(run.steps.map(({ loss }) => loss)).toEqual(steps.map(({ loss }) => loss));
     expect(adapterOf(out).equals(adapterOf(alone))).toBe(true);
   });

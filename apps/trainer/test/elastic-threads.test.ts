@@ -10,10 +10,9 @@ import { runElastic } from '../src/launch/run-elastic.js';
 import type { RankEvent } from '../src/rank/events.js';
 import { buildCommand } from './support/build-command.js';
 import { preparedRun } from './support/elastic-job.js';
-import { runLine } from './support/tiny-run.js';
+import { runLine, tinyFlags } from './support/tiny-run.js';
 
-const FLAGS =
-  '--model nano --seq 16 --batch 8 --gradient-groups 8 --schedule constant --device cpu --threads 1 --products wasm';
+const FLAGS = `${tinyFlags(newFolder())} --gradient-groups 4 --schedule constant --products wasm --inject-delay-ms 20`;
 const HASH_EVERY = 5;
 
 /** The threads that this process starts, from the first. */

@@ -41,6 +41,7 @@ function weightsIn(out: string): Buffer {
 const LONG_WAYS: [way: string, saves: readonly number[]][] = [
   ['--strategy offload --slices 2 --save-every 6', [2, 6]],
   ['--strategy fsdp --ranks 2 --cpu-offload', []],
+  ['--strategy ddp --ranks 2 --precision bf16', []],
 ];
 
 describe('--final best', () => {
@@ -48,7 +49,6 @@ describe('--final best', () => {
   it.each<[way: string, saves: readonly number[]]>([
     ['--strategy single', []],
     ['--strategy fsdp --ranks 2 --save-every 3 --keep 1', [2, 6]],
-    ['--strategy ddp --ranks 2 --precision bf16', []],
     ['--strategy fsdp --ranks 2 --lora-rank 2', []],
     ...(isLong ? LONG_WAYS : []),
   ])(

@@ -7,10 +7,8 @@ import { join } from 'node:path';
 import { beforeAll, describe, expect, it, vi } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { buildCommand } from './support/build-command.js';
-import { expectExactResume, WAYS } from './support/expect-exact-resume.js';
-import { endOf, expectSameEnd, LIFE, lifeFlags } from './support/expect-same-end.js';
+import { expectExactResume } from './support/expect-exact-resume.js';
 import { childrenOf, isAlive, startRun } from './support/killed-run.js';
-import { runCli } from './support/run-cli.js';
 import { ROOT } from './support/run-flags.js';
 import { runLine, tinyFlags, told } from './support/tiny-run.js';
 
@@ -26,11 +24,8 @@ beforeAll(async () => {
 
 describe('a run that is killed goes on bit for bit', () => {
   // The long test has all ways, with more moments of each.
-  const ways = WAYS.map((way, i) => [way, i] as const).filter(([, i]) => i >= 6);
-  it.each(ways)('%s', async (way, i) => {
-    const step = 3 + i;
-    const at = i % 2 === 0 ? { savingFrom: step, numFiles: i % 3 } : { step };
-    await expectExactResume(script, way, [at]);
+  it('--strategy ddp --ranks 3', async () => {
+    await expectExactResume(script, '--strategy ddp --ranks 3', [{ savingFrom: 5, numFiles: 1 }]);
   });
 
   // The second one runs among the long tests.
@@ -46,16 +41,6 @@ describe('a run that is killed goes on bit for bit', () => {
     const model = `--model ${ROOT}examples/${name} --device cpu --threads 1 --batch 6`;
     const line = `${model} ${data.replace('tooling', `${ROOT}tooling`)}`.trim();
     await expectExactResume(script, way, [{ step: 3 }], () => line);
-  });
-});
-
-describe('a line with --resume auto, killed and given again, ends as if nobody had killed it', () => {
-  // The long test has every moment over every transport.
-  it('ends so where it was killed as its first save was written, over shm', async () => {
-    const [out, unkilled] = [join(root, 'life-killed'), join(root, 'life-whole')];
-    await runCli(`train ${lifeFlags(root, unkilled, 'memory')}`.split(' '));
-    const options = { out, at: LIFE['as its first save is written'], whole: endOf(unkilled) };
-    await expectSameEnd(script, lifeFlags(root, out, 'shm'), options);
   });
 });
 
@@ -136,29 +121,33 @@ describe('a run that is asked to stop', () => {
     },
   );
 
-  it('a run asked again, after it has answered, ends at once without a save', async () => {
-    const out = join(root, 'again');
-    // An injected delay makes steps so long that no machine ends one first.
-    const flags = `${tinyFlags(root)} --out ${out} --save-every 1000 --steps 100000 --inject-delay-ms 100`;
-    let isAsked = false;
-    const { code, said } = await command(flags, (text, pid) => {
-      if (!isAsked && /^step +1\//m.test(text)) {
-        isAsked = true;
-        process.kill(pid, 'SIGTERM');
-      }
-      if (/^SIGTERM: .*Another signal/m.test(text)) {
-        const again = setInterval(() => {
-          try {
-            process.kill(pid, 'SIGINT');
-          } catch {
-            clearInterval(again);
-          }
-        }, 50);
-      }
-    });
-    expect(code).toBe(130);
-    expect(said).not.toContain('saved in');
-  });
+  // In the short run run-end.test.ts has who asks a second time, and when.
+  it.runIf(isLong)(
+    'a run asked again, after it has answered, ends at once without a save',
+    async () => {
+      const out = join(root, 'again');
+      // An injected delay makes steps so long that no machine ends one first.
+      const flags = `${tinyFlags(root)} --out ${out} --save-every 1000 --steps 100000 --inject-delay-ms 100`;
+      let isAsked = false;
+      const { code, said } = await command(flags, (text, pid) => {
+        if (!isAsked && /^step +1\//m.test(text)) {
+          isAsked = true;
+          process.kill(pid, 'SIGTERM');
+        }
+        if (/^SIGTERM: .*Another signal/m.test(text)) {
+          const again = setInterval(() => {
+            try {
+              process.kill(pid, 'SIGINT');
+            } catch {
+              clearInterval(again);
+            }
+          }, 50);
+        }
+      });
+      expect(code).toBe(130);
+      expect(said).not.toContain('saved in');
+    },
+  );
 });
 
 describe('--max-restarts', () => {

@@ -86,7 +86,8 @@ describe.skipIf(problem !== undefined)(
       expect(left).toEqual([]);
     });
 
-    it('a failure is shown once, with its exit code', async () => {
+    // command.test.ts has exit codes over other transports.
+    it.runIf(isLong)('a failure is shown once, with its exit code', async () => {
       const flags = ['--device', 'cpu', '--ranks', '2', '--batch', '12', '--data', '/nowhere'];
       const { code, output } = await run(flags);
       expect(output.match(/^error: --data: \/nowhere is not there\./gm)).toHaveLength(1);

@@ -148,7 +148,7 @@ describe('rows of documents', () => {
         const count = expected.length;
         expect(await rowsOf(data.train, { count, seq, batch, ranks })).toEqual(expected);
       }),
-      { numRuns: 25 },
+      { numRuns: 12 },
     );
   });
 

@@ -38,10 +38,10 @@ describe('a run that ended goes on bit for bit', () => {
   it.each([
     '--strategy fsdp --ranks 3',
     '--strategy ddp --ranks 2 --precision fp16',
-    '--strategy single --precision bf16',
-    '--strategy offload --slices 2',
     ...(isLong
       ? [
+          '--strategy single --precision bf16',
+          '--strategy offload --slices 2',
           '--strategy single',
           '--strategy fsdp --ranks 2 --cpu-offload',
           '--strategy ddp --ranks 2',

@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 import { RankProcesses } from './support/fault-job.js';
 
 const NUM_RANKS = 4;
-const NUM_ROUNDS = process.env.SHARDWEAVE_LONG === '1' ? 200 : 6;
+const NUM_ROUNDS = process.env.SHARDWEAVE_LONG === '1' ? 200 : 4;
 const LIMIT_MS = 40_000;
 
 describe('over ws', () => {

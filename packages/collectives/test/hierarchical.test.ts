@@ -8,11 +8,20 @@ import { describe, expect, it } from 'vitest';
 type FloatDType = 'f32' | 'f16' | 'bf16';
 type Dtype = FloatDType | 'i32' | 'u8';
 
+const made = new Map<string, Uint8Array>();
+
 /**
  * Returns values whose magnitudes differ by more than f32 has bits, so that the order of addition
  * shows in the result.
  */
 function elements(rank: number, count: number, dtype: Dtype): Uint8Array {
+  const key = `${rank} ${count} ${dtype}`;
+  const values = made.get(key) ?? makeElements(rank, count, dtype);
+  made.set(key, values);
+  return values.slice();
+}
+
+function makeElements(rank: number, count: number, dtype: Dtype): Uint8Array {
   let state = rank * 7919 + count;
   const next = () => {
     state = (Math.imul(state, 1664525) + 1013904223) >>> 0;

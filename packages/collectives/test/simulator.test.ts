@@ -1,5 +1,5 @@
-// A thousand random programs run over simulated links. A failure prints its seed, which `simulate({
-// seed })` of @shardweave/collectives/testing repeats.
+// Five hundred random programs run over simulated links. A failure prints its seed, which
+// `simulate({ seed })` of @shardweave/collectives/testing repeats.
 
 import {
   createSimulationResources,
@@ -11,8 +11,8 @@ import {
 } from '@shardweave/collectives/testing';
 import { describe, expect, it } from 'vitest';
 
-const NUM_WITHOUT_FAULTS = 250;
-const NUM_WITH_FAULTS = 750;
+const NUM_WITHOUT_FAULTS = 125;
+const NUM_WITH_FAULTS = 375;
 
 function report(what: string, figures: SimulationFigures, startMs: number): void {
   const { numRuns, numEvents, numResolved, numRejected, virtualMs, faults, failures } = figures;

@@ -295,7 +295,7 @@ describe('RankSum over shared memory', () => {
     'equals the plain version bit for bit in %s, and writes nothing else',
     async (dtype) => {
       for (const op of OPS) {
-        for (const worldSize of [1, 2, 3, 5]) {
+        for (const worldSize of [1, 5]) {
           for (const size of SIZES) {
             const { rankSum, place, everything } = await createShared();
             const byteLength = size * byteSize(dtype);

@@ -59,10 +59,10 @@ describe.each(WIRE_FORMATS)('%s', (format) => {
   it.each(SIZES)('keeps %i values within the documented error', async (count) => {
     const values = randomValues(count);
     const decoded = await roundTrip(values, format);
-    for (let i = 0; i < count; i++) {
-      const error = Math.abs(decoded[i]! - values[i]!);
-      expect(error, `element ${i}`).toBeLessThanOrEqual(errorBound(values, i, format));
-    }
+    const wrong = decoded.findIndex(
+      (value, i) => !(Math.abs(value - values[i]!) <= errorBound(values, i, format)),
+    );
+    expect(wrong, `element ${wrong}: ${decoded[wrong]} for ${values[wrong]}`).toBe(-1);
   });
 
   it('what one call loses reaches later ones by the residual', async () => {

@@ -51,7 +51,10 @@ afterAll(async () => {
 describe.each(Object.entries(SMALL_MODELS))('%s', async (name, small) => {
   const { texts, state, config, logits, encode, adapt } = await makeSmall(small, TEXT);
 
-  it.each(['f32', 'f16', 'bf16', 'q8_0'] as const)('%s: the same next tokens', async (type) => {
+  // Halves are written alike for all models, so in the short run one of them has these.
+  const hasHalves = isLong || small === Object.values(SMALL_MODELS)[0];
+  const types = (['f32', 'q8_0', 'f16', 'bf16'] as const).slice(0, hasHalves ? 4 : 2);
+  it.each(types)('%s: the same next tokens', async (type) => {
     const path = join(folder, `${name}-${type}.gguf`);
     writeFileSync(path, await bytesOf(modelGguf({ texts, state }, { type, name })));
     const tokens = encode(TEXT);
@@ -152,12 +155,13 @@ it.each([
   },
 );
 
-// These are the whole vocabularies of published models, with tiny weights.
+// These are the whole vocabularies of published models, with tiny weights. In the short run the
+// small tokenizers above cut texts as these do.
 const PUBLISHED = [
   ['llama3_1', 128_256],
   ['qwen3', 151_936],
 ] as const;
-describe.each(PUBLISHED.slice(0, isLong ? 2 : 1))('the tokenizer of %s', (name, vocabSize) => {
+describe.runIf(isLong).each(PUBLISHED)('the tokenizer of %s', (name, vocabSize) => {
   it('has the same tokens in llama.cpp', async () => {
     const { texts, state } = bareModel(vocabSize);
     const file = (of: string) =>

@@ -23,8 +23,17 @@ import { testedBackends } from './support/backends.js';
 const [OUT, IN] = [4096, 512];
 const ROWS = 7;
 
+const made = new Map<string, Uint8Array>();
+
 /** Random blocks whose scales are about 2^-8, so that numbers are about 1. */
 function randomBlocks(type: BlockType, count: number, seed: number): Uint8Array {
+  const key = `${type} ${count} ${seed}`;
+  const blocks = made.get(key) ?? makeBlocks(type, count, seed);
+  made.set(key, blocks);
+  return blocks.slice();
+}
+
+function makeBlocks(type: BlockType, count: number, seed: number): Uint8Array {
   const { bytes } = BLOCK_SIZES[type];
   let state = seed * 2654435761;
   const random = () => {

@@ -1,5 +1,5 @@
 // The CPU device runs the conformance suite, inline and on two threads, and in the long run on one
-// and on three.
+// and on three, with f16 and bf16 for each case.
 
 import type { Backend } from '@shardweave/tensor-core';
 import { type CpuBackendOptions, createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -9,9 +9,11 @@ import {
   manyKernelCases,
 } from '@shardweave/tensor-core/testing';
 import { afterAll, describe, it } from 'vitest';
+import { halvesInTurns } from '../../../tooling/test-kit/first-of-each.ts';
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
-const cases = [...kernelCases(), ...manyKernelCases(), ...hiddenKeyKernelCases()];
+const all = [...kernelCases(), ...manyKernelCases(), ...hiddenKeyKernelCases()];
+const cases = isLong ? all : halvesInTurns(all);
 
 // The last row is what a host without relaxed SIMD runs.
 describe.each<[threads: string, options: CpuBackendOptions]>([

@@ -13,7 +13,7 @@ import {
   splitKernelCases,
 } from '@shardweave/tensor-core/testing';
 import { describe, expect, test } from 'vitest';
-import { halvesInTurns } from '../../../tooling/test-kit/first-of-each.ts';
+import { fewHalves } from '../../../tooling/test-kit/first-of-each.ts';
 
 /** The operands that each kernel writes. */
 const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
@@ -134,7 +134,7 @@ const reference = tapped((_backend, kernel) => seen.add(kernel));
 
 describe('on the reference device', () => {
   const all = [...cases, ...manyKernelCases(), ...hiddenKeyKernelCases()];
-  test.each(isLong ? all : halvesInTurns(all))('$name', async (kernelCase) => {
+  test.each(isLong ? all : fewHalves(all))('$name', async (kernelCase) => {
     const before = reference.dispatches;
     await kernelCase.run(reference);
     kernelCounts.set(kernelCase, reference.dispatches - before);
@@ -167,7 +167,7 @@ test('every kernel of the seam is run', async () => {
 });
 
 test('a wrong last element is noticed by every case', async () => {
-  const all = isLong ? kernelOnly : halvesInTurns(kernelOnly);
+  const all = isLong ? kernelOnly : fewHalves(kernelOnly);
   const missed = await unnoticed(all, (backend, { buffer, byteOffset, size, dtype }) => {
     const width = dtype === 'f16' || dtype === 'bf16' ? 2 : 4;
     const lastWord = Math.floor((byteOffset + size * width - 1) / 4) * 4;

@@ -3,7 +3,7 @@
 import { type Backend, Device, relu } from '@shardweave/tensor-core';
 import { createReferenceBackend, opCase, opCases } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { halvesInTurns } from '../../../tooling/test-kit/first-of-each.ts';
+import { fewHalves } from '../../../tooling/test-kit/first-of-each.ts';
 import { testedBackends } from './support/backends.js';
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
@@ -20,7 +20,7 @@ describe.each(await testedBackends())('ops on $name', ({ name, reason, open }) =
     });
     afterAll(() => backend.dispose());
 
-    test.each(isWhole ? cases : halvesInTurns(cases))('$name', async (opCase) => {
+    test.each(isWhole ? cases : fewHalves(cases))('$name', async (opCase) => {
       const device = new Device(backend, { seed: 7 });
       await opCase.run(device);
       device.dispose();

@@ -13,7 +13,7 @@ import {
   type WebGpuBackend,
 } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { halvesInTurns } from '../../../tooling/test-kit/first-of-each.ts';
+import { fewHalves } from '../../../tooling/test-kit/first-of-each.ts';
 import { foldTexts } from './support/fast-math.js';
 import {
   Bench,
@@ -35,10 +35,10 @@ import {
 const SMALL_BINDING = 48 * 1024;
 /**
  * Each kernel of attention for hardware takes a second or two to compile, so only some of its cases
- * run: few and many rows loaded by elements. Rows loaded by vectors, documents and dropout run
+ * run: many rows loaded by elements. Few rows, rows loaded by vectors, documents and dropout run
  * among the long tests.
  */
-const SOME_TILES = /f32 \[1, 1\/1, \d+\/\d+, [48]\] (?!documents)/;
+const SOME_TILES = /f32 \[1, 1\/1, ([2-9]\d|\d{3})\/\d+, [48]\] (?!documents)/;
 
 /** The time of a case whose kernels take long to compile, by a cold cache and other programs. */
 const COMPILED_MS = 600_000;
@@ -49,7 +49,7 @@ const FEW_FLOPS = 50_000;
 describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
   const small = kernelCases();
   const all = [...small, ...manyKernelCases()];
-  const some = (cases: readonly ConformanceCase[]) => (isLong ? cases : halvesInTurns(cases));
+  const some = (cases: readonly ConformanceCase[]) => (isLong ? cases : fewHalves(cases));
   describe.each<{ name: string; options: Options; cases: readonly ConformanceCase[] }>([
     { name: "the device's own limits", options: {}, cases: some(all) },
     {
@@ -81,7 +81,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
     // workgroups by the ten thousand with many lanes run only in `npm run test:long`.
     const slow =
       options.kernelProfile === 'hardware'
-        ? /f16|^matmul (?!.* of all shapes)|operands of matmul/
+        ? /f16|^matmul (?!(N.*|f32) of all shapes)|operands of matmul/
         : /65,601 spans/;
     for (const { name, run } of cases.filter(({ name }) => isLong || !slow.test(name))) {
       const limit = slow.test(name) ? { timeout: COMPILED_MS } : {};
