@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { makeModel, parseModelConfig, stateDict } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import type { Replayed } from '../src/again/replay-step.js';
 import { modelFolder } from './support/example-files.js';
@@ -29,6 +29,15 @@ const run = (name: string, flags: string, numSteps?: number) =>
     },
   );
 
+afterEach(() => {
+  vi.unstubAllEnvs();
+});
+
+/** Makes the runs that follow find references for themselves. */
+function forgetReferences(): void {
+  vi.stubEnv('SHARDWEAVE_CACHE', newFolder());
+}
+
 it.each([
   // Two of four ranks have no pair in their second micro-step.
   ['preference.orpo-fp32', '--strategy ddp --ranks 4 --grad-accum 2'],
@@ -36,6 +45,7 @@ it.each([
 ])('%s has the losses of PyTorch, alone and by %s', async (name, way) => {
   const single = await run(name, '--strategy single');
   expectReference(single, name);
+  forgetReferences();
   const sharded = await run(name, way, 2);
   expect(worstRatio(losses(sharded), losses(single).slice(0, 2))).toBeLessThan(SHARDED_TOLERANCE);
   for (const [i, { batchFigures }] of sharded.steps.entries()) {
@@ -127,6 +137,7 @@ it('adapters that training begins with are no part of the reference, nor of one 
     readonly figures: { readonly margin: number };
   };
   expect(figures.margin).toBeGreaterThan(0.01);
+  forgetReferences();
   const second = await runLine(
     `${flags.replace('--lora-rank 4', `--adapter ${out}`).replace('--batch 16', '--batch 48')} --ranks 1 --steps 1`,
   );
