@@ -77,11 +77,12 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
     });
     afterAll(() => backend.dispose());
     // A CPU driver compiles each product for hardware for seconds, and all of them for minutes if
-    // its shader cache is cold. Their 16-bit forms, further products and, of any kernels,
-    // workgroups by the ten thousand with many lanes run only in `npm run test:long`.
+    // its shader cache is cold. Their 16-bit forms, further products, layerNorm (rmsNorm is the
+    // same kernel) and, of any kernels, workgroups by the ten thousand with many lanes run only in
+    // `npm run test:long`.
     const slow =
       options.kernelProfile === 'hardware'
-        ? /f16|^matmul (?!(N.*|f32) of all shapes)|operands of matmul/
+        ? /f16|^layerNorm|^matmul (?!(N.*|f32) of all shapes)|operands of matmul/
         : /65,601 spans/;
     for (const { name, run } of cases.filter(({ name }) => isLong || !slow.test(name))) {
       const limit = slow.test(name) ? { timeout: COMPILED_MS } : {};
