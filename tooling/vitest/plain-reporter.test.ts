@@ -17,7 +17,7 @@ afterAll(() => rmSync(folder, { recursive: true }));
  * Runs one test file in a process of its own. Returns the last line of its output and its exit
  * code.
  */
-async function runFile(name: string, body: string) {
+async function runFile(name: string, body: string, ...args: readonly string[]) {
   const project = mkdtempSync(join(folder, 'run-'));
   writeFileSync(join(project, `${name}.test.js`), body);
   writeFileSync(
@@ -27,7 +27,7 @@ async function runFile(name: string, body: string) {
   );
   const vitest = join(root, 'node_modules/vitest/vitest.mjs');
   return new Promise<{ code: number; lastLine: string }>((resolve) => {
-    execFile(process.execPath, [vitest, 'run'], { cwd: project }, (error, stdout) => {
+    execFile(process.execPath, [vitest, 'run', ...args], { cwd: project }, (error, stdout) => {
       const lastLine = stdout.trimEnd().split('\n').at(-1) ?? '';
       resolve({ code: error ? Number(error.code) : 0, lastLine });
     });
@@ -63,6 +63,11 @@ describe('the closing line', () => {
       });`;
     const { code, lastLine } = await runFile('stray', body);
     expect({ code, lastLine }).toEqual({ code: 1, lastLine: '1 passed, 2 failed, 1 skipped' });
+  });
+
+  it('counts a name that no test has as failed', async () => {
+    const { code, lastLine } = await runFile('named', `it('a', () => {});`, '-t', 'b');
+    expect({ code, lastLine }).toEqual({ code: 1, lastLine: '0 passed, 1 failed, 1 skipped' });
   });
 
   it.runIf(isLong)('says 0 failed, with exit code 0, when everything passes', async () => {

@@ -1,15 +1,22 @@
 // Adds to vitest's own output which files took longest, and `N passed, N failed, N skipped`, alone
 // on the very last line. Continuous integration counts tests in this form.
-import type { Reporter, SerializedError, TestCase, TestModule } from 'vitest/node';
+import type { Reporter, SerializedError, TestCase, TestModule, Vitest } from 'vitest/node';
 
 /** Who looks for time finds most of it in so many files. */
 const MOST_FILES = 10;
 
 /**
  * Counts tests, and tells which files took longest where more than ten ran. A file or suite that
- * fails outside its tests counts as failed, and so does a stray error.
+ * fails outside its tests counts as failed, and so does a stray error, or a name that is asked for
+ * and that no test has.
  */
 export class PlainReporter implements Reporter {
+  #vitest: Vitest | undefined;
+
+  onInit(vitest: Vitest): void {
+    this.#vitest = vitest;
+  }
+
   onTestRunEnd(modules: readonly TestModule[], unhandled: readonly SerializedError[]): void {
     const count = { passed: 0, failed: unhandled.length, skipped: 0 };
     for (const module of modules) {
@@ -20,6 +27,11 @@ export class PlainReporter implements Reporter {
       for (const test of module.children.allTests()) {
         count[stateOf(test)] += 1;
       }
+    }
+    const name = this.#vitest?.config.testNamePattern;
+    if (name !== undefined && count.passed + count.failed === 0) {
+      console.error(`expected a test whose name has ${name}, got none in these files that ran.`);
+      process.exitCode = 1;
     }
     // This happens at exit, because vitest's summary and the output of its workers come after this
     // call.
