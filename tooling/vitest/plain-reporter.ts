@@ -30,7 +30,9 @@ export class PlainReporter implements Reporter {
     }
     const name = this.#vitest?.config.testNamePattern;
     if (name !== undefined && count.passed + count.failed === 0) {
-      console.error(`expected a test whose name has ${name}, got none in these files that ran.`);
+      console.error(
+        `expected a test whose name matches ${name}, got none in the files that ran. Check what follows -t.`,
+      );
       process.exitCode = 1;
     }
     // This happens at exit, because vitest's summary and the output of its workers come after this
