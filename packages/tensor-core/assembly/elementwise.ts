@@ -22,7 +22,17 @@ import {
   UNARY_TANH,
 } from './layout';
 import { geluTanh, geluTanhBackward } from './gelu-tanh';
-import { exp4, gauss4, log4, normalCdf4, sigmoid4, tanh4 } from './math';
+import {
+  exp4,
+  expOfMagnitude,
+  gauss4,
+  log4,
+  normalCdf4,
+  sigmoid4,
+  sigmoidOf,
+  siluSlope,
+  tanh4,
+} from './math';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 
 /** Chunks start at multiples of this many elements, so that threads don't share a cache line. */
@@ -250,14 +260,12 @@ function applyBackward(kind: i32, x: v128, dy: v128): v128 {
     return f32x4.mul(dy, f32x4.mul(f32x4.sub(one, t), f32x4.add(one, t)));
   }
   if (kind == UNARY_SIGMOID) {
-    return f32x4.mul(dy, f32x4.mul(sigmoid4(x), sigmoid4(f32x4.neg(x))));
+    const e = expOfMagnitude(x);
+    return f32x4.mul(dy, f32x4.mul(sigmoidOf(x, e), sigmoidOf(f32x4.neg(x), e)));
   }
   // Multiplying, rather than masking, keeps a NaN in dy where the slope is 0.
   if (kind == UNARY_RELU) return f32x4.mul(dy, v128.and(one, f32x4.gt(x, zero)));
-  if (kind == UNARY_SILU) {
-    const rising = f32x4.add(one, f32x4.mul(x, sigmoid4(f32x4.neg(x))));
-    return f32x4.mul(dy, f32x4.mul(sigmoid4(x), rising));
-  }
+  if (kind == UNARY_SILU) return f32x4.mul(dy, siluSlope(x, expOfMagnitude(x)));
   if (kind == UNARY_GELU) {
     const gauss = gauss4(x);
     const density = f32x4.mul(gauss, f32x4.splat(0.3989422804014327));

@@ -129,9 +129,27 @@ export function tanh4(x: v128): v128 {
 /** Computes 1 / (1 + e^-x) from e^-|x|, so that small results keep their digits. */
 @inline
 export function sigmoid4(x: v128): v128 {
-  const e = exp4(f32x4.neg(f32x4.abs(x)));
+  return sigmoidOf(x, expOfMagnitude(x));
+}
+
+/** Computes e^-|x|, which the sigmoids of x and of -x have in common. */
+@inline
+export function expOfMagnitude(x: v128): v128 {
+  return exp4(f32x4.neg(f32x4.abs(x)));
+}
+
+/** The sigmoid of x, where `e` is e^-|x|. */
+@inline
+export function sigmoidOf(x: v128, e: v128): v128 {
   const top = v128.bitselect(e, c(1), f32x4.lt(x, c(0)));
   return f32x4.div(top, f32x4.add(c(1), e));
+}
+
+/** The derivative of x times its sigmoid, where `e` is e^-|x|. */
+@inline
+export function siluSlope(x: v128, e: v128): v128 {
+  const rising = f32x4.add(c(1), f32x4.mul(x, sigmoidOf(f32x4.neg(x), e)));
+  return f32x4.mul(sigmoidOf(x, e), rising);
 }
 
 /**

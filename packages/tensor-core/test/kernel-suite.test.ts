@@ -22,7 +22,7 @@ const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
   unary: ['out'],
   unaryBackward: ['out'],
   gated: ['out'],
-  gatedBackward: ['out'],
+  gatedBackward: ['out', 'outUp'],
   rotary: ['out'],
   affine: ['out'],
   binary: ['out'],

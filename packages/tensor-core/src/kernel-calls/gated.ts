@@ -22,7 +22,8 @@ export interface GatedCalls {
   };
   /**
    * The gradients of gated. With `of` 'gate', out = dy * up * f'(gate), and with 'up', out = dy *
-   * f(gate), both dense [rows, cols]. With 'both', out is [rows, 2 * cols] and has gate's first.
+   * f(gate), both dense [rows, cols]. With 'both', outUp receives up's beside gate's in out; where
+   * it is absent, out is [rows, 2 * cols] and has gate's first.
    */
   gatedBackward: {
     kind: GateKind;
@@ -31,6 +32,7 @@ export interface GatedCalls {
     up: View;
     dy: View;
     out: View;
+    outUp?: View | undefined;
     rows: number;
     cols: number;
     row: number;

@@ -80,16 +80,22 @@ function gate(
     outputs: [out],
     saved: operands,
     backward: ([dy], needs) => {
-      const gradient = (of: 'gate' | 'up' | 'both', like: Tensor) => {
-        const to = device.empty(like.shape, { dtype: like.dtype });
-        if (to.size > 0) {
-          device.run('gatedBackward', { kind, of, ...parts(), dy: dy!.view(), out: to.view() });
-        }
-        return to;
-      };
-      return up === undefined
-        ? [gradient('both', x)]
-        : [needs[0] ? gradient('gate', x) : undefined, needs[1] ? gradient('up', up) : undefined];
+      const [dx, dUp] = operands.map((operand, i) =>
+        needs[i] ? device.empty(operand.shape, { dtype: operand.dtype }) : undefined,
+      );
+      const isBoth = up === undefined || (dx !== undefined && dUp !== undefined);
+      const first = (dx ?? dUp)!;
+      if (first.size > 0) {
+        device.run('gatedBackward', {
+          kind,
+          of: isBoth ? 'both' : dx === undefined ? 'up' : 'gate',
+          ...parts(),
+          dy: dy!.view(),
+          out: first.view(),
+          outUp: isBoth ? dUp?.view() : undefined,
+        });
+      }
+      return up === undefined ? [dx] : [dx, dUp];
     },
   });
   return out;

@@ -27,6 +27,7 @@ export function gatedBackward(call: KernelCalls['gatedBackward'], w: CommandWrit
     ofKind('gatedBackward', UNARY_CODES, kind),
     ofKind('gatedBackward', GATE_PARTS, of),
   );
-  w.view(call.gate).view(call.up).view(call.dy).view(call.out).int(rows, cols, row);
+  w.view(call.gate).view(call.up).view(call.dy).view(call.out).view(call.outUp);
+  w.int(rows, cols, row);
   w.commit(w.chunksFor(rows * cols * TRANSCENDENTAL_NS * (of === 'both' ? 2 : 1)));
 }

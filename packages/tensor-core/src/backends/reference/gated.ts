@@ -25,7 +25,9 @@ export function gatedBackward(call: KernelCalls['gatedBackward'], open: Open): v
   const up = open(call.up);
   const dy = open(call.dy);
   const out = open(call.out);
-  const outRow = of === 'both' ? 2 * cols : cols;
+  const outUp = call.outUp === undefined ? out : open(call.outUp);
+  const isPacked = of === 'both' && call.outUp === undefined;
+  const outRow = isPacked ? 2 * cols : cols;
   const f = ofKind('gatedBackward', FUNCTIONS, kind);
   const slope = ofKind('gatedBackward', DERIVATIVES, kind);
   for (let r = 0; r < rows; r++) {
@@ -36,7 +38,7 @@ export function gatedBackward(call: KernelCalls['gatedBackward'], open: Open): v
         out.set(r * outRow + c, gradient * up.get(at) * slope(gate.get(at)));
       }
       if (of !== 'gate') {
-        out.set(r * outRow + outRow - cols + c, gradient * f(gate.get(at)));
+        outUp.set(r * outRow + outRow - cols + c, gradient * f(gate.get(at)));
       }
     }
   }

@@ -22,7 +22,7 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   unary: { out: ['x'] },
   unaryBackward: { out: ['dy'] },
   gated: { out: [] },
-  gatedBackward: { out: [] },
+  gatedBackward: { out: [], outUp: [] },
   rotary: { out: [] },
   affine: { out: ['x'] },
   binary: { out: ['a', 'b'] },
@@ -69,10 +69,11 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
     const halves = (rows - 1) * row + cols;
     return { gate: halves, up: halves, out: rows * cols };
   },
-  gatedBackward: ({ of, rows, cols, row }) => {
+  gatedBackward: ({ of, outUp, rows, cols, row }) => {
     const halves = (rows - 1) * row + cols;
     const whole = rows * cols;
-    return { gate: halves, up: halves, dy: whole, out: of === 'both' ? 2 * whole : whole };
+    const own = of === 'both' && outUp === undefined ? 2 * whole : whole;
+    return { gate: halves, up: halves, dy: whole, out: own, outUp: whole };
   },
   rotary: ({ tokens, heads, half, period }) => {
     const whole = tokens * heads * 2 * half;

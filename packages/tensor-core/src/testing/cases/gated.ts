@@ -37,6 +37,8 @@ function gatedCase(kind: GateKind, from: DType, to: DType): ConformanceCase {
         const out = calls.output(size, from, { offset: 66 });
         calls.run('gatedBackward', { ...apart, of, dy, out });
       }
+      const [ofGate, ofUp] = [2, 70].map((offset) => calls.output(size, from, { offset }));
+      calls.run('gatedBackward', { ...apart, of: 'both', dy, out: ofGate!, outUp: ofUp });
       const packed = calls.floats(2 * size, from, { low: -4, high: 4, offset: 3 });
       const length = 2 * size - cols;
       const halves = {

@@ -34,7 +34,12 @@ export function gated(ctx: KernelContext, call: KernelCalls['gated']): void {
 }
 
 export function gatedBackward(ctx: KernelContext, call: KernelCalls['gatedBackward']): void {
-  const { kind, of, gate, up, dy, out, rows, cols, row } = call;
+  const { kind, of, gate, up, dy, out, outUp, rows, cols, row } = call;
+  if (outUp !== undefined) {
+    gatedBackward(ctx, { ...call, of: 'gate', outUp: undefined });
+    gatedBackward(ctx, { ...call, of: 'up', out: outUp, outUp: undefined });
+    return;
+  }
   const toGate = `load_dy(d) * load_up(e) * (${ofKind('gatedBackward', DERIVATIVES, kind)})`;
   const toUp = `load_dy(d) * (${FUNCTIONS[kind]})`;
   const value =
