@@ -167,13 +167,13 @@ function libraryParts(terms: number): number {
  * 1.3 times its time in parts of rows and columns.
  */
 function isForDepthParts(call: KernelCalls['matmul']): boolean {
-  const { m, n, k, batch, out, bias, accumulate } = call;
+  const { m, n, k, batch, bias, accumulate } = call;
   if (batch[0] * batch[1] > 1 || bias !== undefined || accumulate || call.outRow !== n) {
     return false;
   }
   const { rows, columns } = splitForLibrary({ m, n, k, batches: 1 });
   const packedAgain = (m * (columns - 1) + n * (rows - 1)) * k;
-  const partials = libraryParts(m * n * k) * out.size;
+  const partials = libraryParts(m * n * k) * m * n;
   return (
     rows * columns > 1 &&
     partials * ADDING_COST <= packedAgain &&
@@ -183,13 +183,13 @@ function isForDepthParts(call: KernelCalls['matmul']): boolean {
 
 /** Queues a product as a batch of products with parts of k, and the sum of their results. */
 function matmulByDepth(call: KernelCalls['matmul'], w: CommandWriter): void {
-  const { m, n, k, out, transposeA, transposeB, aRow, bRow } = call;
+  const { m, n, k, transposeA, transposeB, aRow, bRow } = call;
   const parts = libraryParts(m * n * k);
   const depth = Math.floor(k / parts);
   const done = depth * parts;
   const rest = k - done; // fewer terms than parts
   const [aStep, bStep] = [transposeA ? aRow : 1, transposeB ? 1 : bRow];
-  const { size } = out;
+  const size = m * n;
   const count = parts + (rest > 0 ? 1 : 0);
   const buffer = new CpuBuffer(-1, 4 * count * size, 'parts of k', w.temp(4 * count * size));
   const partials = (first: number, of: number) =>
@@ -224,6 +224,7 @@ function matmulByDepth(call: KernelCalls['matmul'], w: CommandWriter): void {
       w,
     );
   }
+  const out = { ...call.out, size };
   reduce({ kind: 'sum', x: partials(0, count), out, outer: 1, dim: count, inner: size }, w);
   w.release();
 }
