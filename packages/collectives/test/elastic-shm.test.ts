@@ -70,7 +70,8 @@ describe('an elastic job over shared memory', () => {
     }
     await collectGarbage();
     expect(job.status).toMatchObject({ epoch: 31, members: [0, 1] });
-    expect(process.memoryUsage().rss - rss).toBeLessThan(12 * HELD_BYTES);
+    // Thirty blocks would be left. What the engine's own heap grew by is in here, too.
+    expect(process.memoryUsage().rss - rss).toBeLessThan(20 * HELD_BYTES);
   });
 });
 
