@@ -14,13 +14,12 @@ import { PlainReporter } from './tooling/vitest/plain-reporter.ts';
 // Relaxed SIMD as later versions of Node have it, so that the CPU device's products are fused in
 // all of them. And a function is optimized when it has run seven times as long as usual, with less
 // of others in it: a test is over soon, and V8's optimizing compiler took a fifth of all tests'
-// processor time. Later versions have no such budget. Young garbage is collected less often, too.
+// processor time. Later versions have no such budget.
 const V8_FLAGS = process.versions.node.startsWith('20.')
   ? [
       '--experimental-wasm-relaxed-simd',
       '--interrupt-budget=500000',
       '--max-inlined-bytecode-size-cumulative=300',
-      '--min-semi-space-size=16',
     ]
   : [];
 const isLong = process.env.SHARDWEAVE_LONG === '1';
