@@ -7,6 +7,8 @@ const BITS = new DataView(new ArrayBuffer(8));
 /** ln 2 in two parts. The first has 32 bits, so its product with an exponent is exact. */
 const LN2_HIGH = 0.6931471803691238;
 const LN2_LOW = 1.9082149292705877e-10;
+/** A table, since a sampler takes the exponential of each token's logit. */
+const POWERS_OF_TWO = /* @__PURE__ */ normalPowersOfTwo();
 /** What float64's pi lacks. */
 const PI_LOW = 1.2246467991473532e-16;
 /** Above and below these, exp leaves the range of float64. */
@@ -92,7 +94,7 @@ function expOfSum(high: number, low: number): number {
   if (high < LEAST_EXPONENT) {
     return 0;
   }
-  const k = Math.round(high / Math.LN2);
+  const k = Math.floor(high / Math.LN2 + 0.5); // Math.round takes twice the time in V8
   const exact = high - k * LN2_HIGH;
   const rest = k * LN2_LOW - low;
   const r = exact - rest;
@@ -203,7 +205,15 @@ function halves(x: number): Pair {
 
 /** 2^k for k from -1022 to 1023. */
 function twoTo(k: number): number {
-  BITS.setUint32(0, (k + 1023) << 20);
-  BITS.setUint32(4, 0);
-  return BITS.getFloat64(0);
+  return POWERS_OF_TWO[k + 1022]!;
+}
+
+function normalPowersOfTwo(): Float64Array {
+  const powers = new Float64Array(2046);
+  let power = 2 ** -1022;
+  for (let i = 0; i < powers.length; i++) {
+    powers[i] = power;
+    power *= 2;
+  }
+  return powers;
 }

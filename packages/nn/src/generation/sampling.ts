@@ -116,8 +116,13 @@ function drawFromAll(
   weightOf: (token: number) => number,
 ): number {
   const sums = new Float64Array(Math.ceil(numTokens / RUN));
-  for (let token = 0; token < numTokens; token++) {
-    sums[Math.floor(token / RUN)]! += weightOf(token);
+  for (let run = 0; run < sums.length; run++) {
+    const end = Math.min(numTokens, (run + 1) * RUN);
+    let sum = 0;
+    for (let token = run * RUN; token < end; token++) {
+      sum += weightOf(token);
+    }
+    sums[run] = sum;
   }
   let left = uniform * sums.reduce((total, sum) => total + sum, 0);
   let run = 0;
