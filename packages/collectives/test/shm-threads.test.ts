@@ -140,8 +140,8 @@ describe('threads over shm', () => {
       });
       workers[victim]!.on('error', () => {}); // With 'throw', the error is expected.
       const endings = workers.slice(0, victim).map(endingOf);
-      await Promise.all(workers.map((worker) => nextMessage(worker, (m) => m === 'running')));
       if (ending === 'terminate') {
+        await Promise.all(workers.map((worker) => nextMessage(worker, (m) => m === 'running')));
         await workers[victim]!.terminate();
       }
       for (const survivor of await Promise.all(endings)) {
