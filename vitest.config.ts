@@ -29,7 +29,7 @@ const isLong = process.env.SHARDWEAVE_LONG === '1';
 const TOGETHER = [
   'examples/test/*.test.ts',
   'packages/{checkpoint,ddp-buckets,dtypes,fsdp,memory-tracker,nn,offload,tensor-core}/test/**/*.test.ts',
-  'packages/collectives/test/!(attacked-job|blame|elastic-processes|elastic-processes.long|elastic-shm|faults|kubernetes-example|launch-process|mpi|mpi.long|shm-threads|ws-fuzz|ws-wire).test.ts',
+  'packages/collectives/test/!(attacked-job|blame|elastic-processes|elastic-processes.long|elastic-shm|elastic-threads.long|faults|kubernetes-example|launch-process|mpi|mpi.long|shm-threads|ws-fuzz|ws-wire).test.ts',
   'packages/gguf/test/!(llama-cpp).test.ts',
   'packages/onnx/test/!(transformers-js.long).test.ts',
   'packages/shard-store/test/!(directory|disk-failure|owners).test.ts',

@@ -56,7 +56,8 @@ function writeChats(name: string, pairs: readonly (readonly [string, string])[])
 }
 
 async function train(flags: string, entry = ''): Promise<number[]> {
-  const common = '--device cpu --seq 64 --batch 8 --warmup 5';
+  // A library's products differ by machine, and so would the models that llama.cpp is asked about.
+  const common = '--device cpu --products wasm --seq 64 --batch 8 --warmup 5';
   const { steps } = await runFlags(`${common} ${flags}`.split(' '), { entry });
   return steps.map(({ loss }) => loss);
 }

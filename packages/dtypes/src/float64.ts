@@ -94,7 +94,7 @@ function expOfSum(high: number, low: number): number {
   if (high < LEAST_EXPONENT) {
     return 0;
   }
-  const k = Math.floor(high / Math.LN2 + 0.5); // Math.round takes twice the time in V8
+  const k = Math.floor(high / Math.LN2 + 0.5); // with Math.round exp takes a quarter longer in V8
   const exact = high - k * LN2_HIGH;
   const rest = k * LN2_LOW - low;
   const r = exact - rest;
