@@ -22,9 +22,6 @@ const V8_FLAGS = process.versions.node.startsWith('20.')
       '--max-inlined-bytecode-size-cumulative=300',
     ]
   : [];
-// Less time for garbage: a larger young generation, collected by the thread that makes it. Both
-// raise what a process takes, so files that judge their process's memory go without.
-const GARBAGE_FLAGS = ['--single-threaded-gc', '--min-semi-space-size=16'];
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 const TOGETHER = [
   'examples/test/*.test.ts',
@@ -60,7 +57,6 @@ export default defineConfig({
         test: {
           name: 'together',
           isolate: false,
-          execArgv: GARBAGE_FLAGS,
           sequence: { groupOrder: 1 },
           include: TOGETHER,
         },
