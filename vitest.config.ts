@@ -8,6 +8,7 @@
 // process of their own would take four.
 import { configDefaults, defineConfig } from 'vitest/config';
 import { madeModulesForVite } from './tooling/tsup/made-modules.ts';
+import { keptModules } from './tooling/vitest/kept-modules.ts';
 import { LongestFirst } from './tooling/vitest/longest-first.ts';
 import { PlainReporter } from './tooling/vitest/plain-reporter.ts';
 
@@ -33,11 +34,12 @@ const TOGETHER = [
   'tooling/checks/!(faces|packages|tree).test.ts',
   'tooling/gpu/!(run-parts).test.ts',
   'tooling/{one-hash,tokenizer}/*.test.ts',
+  'tooling/vitest/kept-modules.test.ts',
   'apps/trainer/test/!(command|dashboard-dir.long|dashboard-index|dashboard-page|elastic-changes.long|elastic-run|elastic-run.long|fine-tune|killed-runs|killed-runs.long|launch|mpi|onnx.long|page-states.long|run-end|run-end.long|text-size.long|webgpu-losses).test.ts',
 ];
 
 export default defineConfig({
-  plugins: [madeModulesForVite],
+  plugins: [madeModulesForVite, keptModules],
   resolve: { conditions: ['@shardweave/source'] },
   ssr: { resolve: { conditions: ['@shardweave/source'] } },
   test: {
@@ -49,6 +51,7 @@ export default defineConfig({
     execArgv: V8_FLAGS,
     maxWorkers: 2,
     sequence: { sequencer: LongestFirst },
+    experimental: { fsModuleCache: true },
     testTimeout: 60_000,
     hookTimeout: 60_000,
     projects: [
