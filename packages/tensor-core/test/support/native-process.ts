@@ -23,7 +23,7 @@ const [threads, variables] = [countThreads(), environment()];
 for (const device of devices) {
   const ones = device.full([256, 256], 1);
   // The device's thread is behind: what it loads itself, it loads after this collection of garbage.
-  const large = Array.from({ length: 40 }, () => device.full([2 ** 22], 1));
+  const large = Array.from({ length: 12 }, () => device.full([2 ** 22], 1));
   const product = matmul(ones, ones);
   collect();
   await setImmediate();
