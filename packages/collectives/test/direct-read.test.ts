@@ -23,12 +23,15 @@ it('is known to work on the line of Node that runs this', () => {
   expect(CHECKED_NODE_VERSIONS.map((version) => version.split('.')[0])).toContain(line);
 });
 
-it("fills the receiver's room, of several connections side by side", async () => {
+/** The second is the memory of a CPU device with threads. */
+const MEMORIES = ['ArrayBuffer', 'SharedArrayBuffer'] as const;
+
+it.each(MEMORIES)("fills a room in a receiver's %s, of several side by side", async (memory) => {
   const byteLength = 300_000;
   const ownBuffers = new Set<ArrayBufferLike>();
   const jobs = [1, 2, 3].map(async (seed) => {
     const [from, to] = await pair();
-    const target = new Uint8Array(byteLength);
+    const target = new Uint8Array(new globalThis[memory](byteLength));
     let received = 0;
     let filled = 0;
     const done = new Promise<void>((resolve) => {

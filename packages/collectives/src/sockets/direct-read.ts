@@ -97,8 +97,7 @@ export class DirectRead {
   #next(): Uint8Array {
     const room = this.#isOver ? undefined : this.#events.room();
     const isUsable = room !== undefined && room.length >= MIN_ROOM_BYTES;
-    const isOrdinary = isUsable && room.buffer instanceof ArrayBuffer;
-    this.#room = isOrdinary ? room.subarray(0, MAX_READ_BYTES) : undefined;
+    this.#room = isUsable ? room.subarray(0, MAX_READ_BYTES) : undefined;
     return this.#room ?? this.#own;
   }
 
