@@ -3,7 +3,7 @@
 // short. Each of them would keep one core busy alone if it began last.
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
-/** These take 25 to 4 seconds in a run of all tests on two cores. */
+/** These take 25 to 4 seconds in a run of all tests on two cores, and the long one minutes. */
 const LONGEST = [
   'apps/trainer/test/elastic-run.test.ts',
   'tooling/checks/packages.test.ts',
@@ -22,6 +22,7 @@ const LONGEST = [
   'apps/trainer/test/run-end.test.ts',
   'tooling/browser/page.test.ts',
   'apps/trainer/test/dashboard-index.test.ts',
+  'packages/fsdp/test/equals-plain.long.test.ts',
   'packages/tensor-core/test/webgpu-backend.test.ts',
   'packages/collectives/test/conformance.test.ts',
   'apps/trainer/test/resume.test.ts',
