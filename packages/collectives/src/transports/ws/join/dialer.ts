@@ -149,6 +149,7 @@ export class Dialer {
       this.#rendezvousUrl = url;
     }
     let limitMs = firstLimitMs;
+    let before: unknown;
     for (let retryMs = FIRST_RETRY_MS; ; retryMs *= 2) {
       try {
         return await open(url, limitMs);
@@ -158,8 +159,11 @@ export class Dialer {
           const whom = isRendezvous ? 'rendezvous' : `rank ${target}`;
           const isPage = isRendezvous && this.#sockets.listen === undefined;
           const hint = isPage ? ` ${PAGE_HINT}` : '';
-          throw this.error(`no ${whom} of the job at ${url} (${messageOf(error)}).${hint}`);
+          // The try at the end of the time to join has a millisecond. The one before it says why.
+          const why = isEarly ? (before ?? error) : error;
+          throw this.error(`no ${whom} of the job at ${url} (${messageOf(why)}).${hint}`);
         }
+        before = error;
         await this.#pause(retryMs);
         limitMs = this.#longer(limitMs);
       }
