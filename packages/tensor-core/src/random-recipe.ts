@@ -140,7 +140,7 @@ export function randomInteger(
  * Returns the upper 32 bits of a 64-bit product. It uses only integers, in 16-bit halves, which
  * engines compile well.
  */
-function highWord(a: number, b: number): number {
+export function highWord(a: number, b: number): number {
   const aLow = a & 0xffff;
   const aHigh = a >>> 16;
   const bLow = b & 0xffff;

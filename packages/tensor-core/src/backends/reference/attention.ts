@@ -2,7 +2,7 @@
 
 import type { AttentionOperands, HeadStrides } from '../../kernel-calls/attention.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import { isKept } from './dropout.js';
+import { keptBy } from './dropout.js';
 import { type Elements, type Open, valuesOf } from './elements.js';
 
 /** One query's row of scores. */
@@ -187,7 +187,8 @@ function keepOf(call: AttentionOperands): (row: number, key: number) => number {
   if (dropout === undefined) {
     return () => 1;
   }
-  return (row, key) => (isKept(dropout, row * numKeys + key) ? 1 / (1 - dropout.p) : 0);
+  const isKept = keptBy(dropout);
+  return (row, key) => (isKept(row * numKeys + key) ? 1 / (1 - dropout.p) : 0);
 }
 
 function startOf(strides: HeadStrides, batch: number, head: number, row: number): number {

@@ -2,6 +2,7 @@
 // numbers: as easy as 1, 2, 3"). Whether element e is kept depends only on the key and e.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import { highWord } from '../../random-recipe.js';
 import type { Open } from './elements.js';
 
 type Quad = readonly [number, number, number, number];
@@ -22,16 +23,31 @@ export interface Mask {
 export function dropout(call: KernelCalls['dropout'], open: Open): void {
   const x = open(call.x);
   const out = open(call.out);
+  const isKept = keptBy(call);
   for (let i = 0; i < out.size; i++) {
-    out.set(i, isKept(call, i) ? x.get(i) / (1 - call.p) : 0);
+    out.set(i, isKept(i) ? x.get(i) / (1 - call.p) : 0);
   }
 }
 
-export function isKept({ p, key0, key1, counterOffset }: Mask, i: number): boolean {
-  const element = counterOffset + i;
-  const block = Math.floor(element / 4);
-  const counter: Quad = [block % 2 ** 32, Math.floor(block / 2 ** 32), 0, 0];
-  return philox(counter, [key0, key1])[element % 4]! >= Math.floor(p * 2 ** 32);
+/** Returns whether a mask keeps an element. */
+export function keptBy({ p, key0, key1, counterOffset }: Mask): (i: number) => boolean {
+  const wordAt = wordsOf(key0, key1);
+  const threshold = Math.floor(p * 2 ** 32);
+  return (i) => wordAt(counterOffset + i) >= threshold;
+}
+
+/** Returns the random word of an element under a key. Four neighbors cost what one does. */
+export function wordsOf(key0: number, key1: number): (element: number) => number {
+  let drawn = -1;
+  let words: Quad = [0, 0, 0, 0];
+  return (element) => {
+    const block = Math.floor(element / 4);
+    if (block !== drawn) {
+      words = philox([block % 2 ** 32, Math.floor(block / 2 ** 32), 0, 0], [key0, key1]);
+      drawn = block;
+    }
+    return words[element % 4]!;
+  };
 }
 
 /** Returns the four random words of a counter and a key, all of 32 bits. */
@@ -39,17 +55,15 @@ export function philox(counter: Quad, key: readonly [number, number]): Quad {
   let [c0, c1, c2, c3] = counter;
   let [k0, k1] = key;
   for (let round = 0; round < ROUNDS; round++) {
-    const [high0, low0] = multiply(MULTIPLIERS[0], c0);
-    const [high1, low1] = multiply(MULTIPLIERS[1], c2);
-    [c0, c1, c2, c3] = [(high1 ^ c1 ^ k0) >>> 0, low1, (high0 ^ c3 ^ k1) >>> 0, low0];
+    const high0 = highWord(MULTIPLIERS[0], c0);
+    const high1 = highWord(MULTIPLIERS[1], c2);
+    const low0 = Math.imul(MULTIPLIERS[0], c0) >>> 0;
+    c0 = (high1 ^ c1 ^ k0) >>> 0;
+    c1 = Math.imul(MULTIPLIERS[1], c2) >>> 0;
+    c2 = (high0 ^ c3 ^ k1) >>> 0;
+    c3 = low0;
     k0 = (k0 + WEYL[0]) >>> 0;
     k1 = (k1 + WEYL[1]) >>> 0;
   }
   return [c0, c1, c2, c3];
-}
-
-/** Returns the high and the low word of a 64-bit product. */
-function multiply(a: number, b: number): [high: number, low: number] {
-  const product = BigInt(a) * BigInt(b);
-  return [Number(product >> 32n), Number(product & 0xffffffffn)];
 }
