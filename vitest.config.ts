@@ -45,7 +45,11 @@ export default defineConfig({
   test: {
     exclude: [...configDefaults.exclude, ...(isLong ? [] : ['**/*.long.test.ts'])],
     globalSetup: ['tooling/vitest/temporary-root.ts', 'tooling/vitest/generate-kernels.ts'],
-    setupFiles: ['tooling/vitest/no-console.ts', 'tooling/vitest/token-cache.ts'],
+    setupFiles: [
+      'tooling/vitest/equal-arrays.ts',
+      'tooling/vitest/no-console.ts',
+      'tooling/vitest/token-cache.ts',
+    ],
     reporters: ['default', new PlainReporter()],
     pool: 'forks',
     execArgv: V8_FLAGS,

@@ -9,8 +9,8 @@ import { lossesOf, runLine, tinyFlags } from './support/tiny-run.js';
 import { whyNoWebGpu } from './support/webgpu-adapter.js';
 
 const TOLERANCE = 2e-4;
-const NUM_BEFORE = 3;
-const STEPS = 6;
+const NUM_BEFORE = 2;
+const STEPS = 4;
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 /** With SHARDWEAVE_LONG=1 one process goes on with what one process saved. */

@@ -58,7 +58,7 @@ export class Spoken implements AsyncDisposable {
       if (this.child.exitCode !== null || this.child.signalCode !== null) {
         throw new Error(`it ended too early: ${this.said}`);
       }
-      await new Promise((resolve) => setTimeout(resolve, 10));
+      await new Promise((resolve) => setTimeout(resolve, 50));
     }
   }
 }
