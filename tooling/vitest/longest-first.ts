@@ -31,7 +31,7 @@ const LONGEST = [
   'apps/trainer/test/lora-run.test.ts',
   'tooling/one-hash/one-hash.test.ts',
   'packages/tensor-core/test/cpu-backend.test.ts',
-  'apps/trainer/test/examples.test.ts',
+  'apps/trainer/test/examples.long.test.ts',
   'packages/tensor-core/test/kernel-suite.test.ts',
   'packages/tensor-core/test/webgpu-compile.test.ts',
 ];

@@ -213,8 +213,12 @@ describe('exit codes', () => {
 describe('ranks as processes and as threads', () => {
   it.each([
     ['cosine-bf16', 'fsdp', isLong ? ['ws', 'shm'] : ['ws']],
-    ['cosine-fp32', 'ddp', isLong ? ['ws', 'shm'] : ['shm']],
-    ...(isLong ? [['cosine-fp32', 'fsdp', ['ws', 'shm']] as const] : []),
+    ...(isLong
+      ? ([
+          ['cosine-fp32', 'ddp', ['ws', 'shm']],
+          ['cosine-fp32', 'fsdp', ['ws', 'shm']],
+        ] as const)
+      : []),
   ] as const)('%s of %s: the bits of ranks in one thread', async (name, strategy, transports) => {
     const where = ['--device', 'cpu', '--ranks', '3', '--strategy', strategy];
     const flags = [...shortCase(name), ...where];

@@ -28,7 +28,7 @@ describe('a run that is killed goes on bit for bit', () => {
     await expectExactResume(script, '--strategy ddp --ranks 3', [{ savingFrom: 5, numFiles: 1 }]);
   });
 
-  // The second one runs among the long tests.
+  // These run among the long tests.
   const own = [
     ['two-moons.mjs', '--strategy offload --slices 2', ''],
     [
@@ -37,7 +37,7 @@ describe('a run that is killed goes on bit for bit', () => {
       '--seq 8 --data tooling/reference/data/tiny/text.txt',
     ],
   ] as const;
-  it.each(isLong ? own : own.slice(0, 1))('the module %s by %s', async (name, way, data) => {
+  it.runIf(isLong).each(own)('the module %s by %s', async (name, way, data) => {
     const model = `--model ${ROOT}examples/${name} --device cpu --threads 1 --batch 6`;
     const line = `${model} ${data.replace('tooling', `${ROOT}tooling`)}`.trim();
     await expectExactResume(script, way, [{ step: 3 }], () => line);

@@ -136,7 +136,6 @@ describe('ranks behind proxies', () => {
   it('get the bits of any other transport, late', async () => {
     const expected = await Promise.all(createMemoryGroup(worldSize).map(transcriptHash));
     const shapes: readonly LinkShape[] = [
-      {},
       { delayMs: 3, jitterMs: 5 },
       { bytesPerSecond: 20_000_000, jitterMs: 1 },
     ];
@@ -147,11 +146,11 @@ describe('ranks behind proxies', () => {
       times.push(Math.round(performance.now() - start));
     }
     process.stdout.write(
-      `27 all-reduces of 3 ranks, joining included: ${times[0]} ms, with 3 to 8 ms delay ` +
-        `${times[1]} ms, at 20 MB/s ${times[2]} ms; equal hashes\n`,
+      `27 all-reduces of 3 ranks, joining included, with 3 to 8 ms delay ${times[0]} ms, ` +
+        `at 20 MB/s ${times[1]} ms; equal hashes\n`,
     );
     // The program is a chain of 27 calls, and each takes at least one way through a proxy.
-    expect(times[1]).toBeGreaterThan(27 * 3);
+    expect(times[0]).toBeGreaterThan(27 * 3);
   });
 
   it('wait for each other as long as the links are', async () => {

@@ -116,7 +116,9 @@ describe.each<{ norm: Norm; isWrappingBn: boolean }>([
     async ({ fsdp }) => {
       await expectReplicas(2, { ...net, fsdp });
       const expected = await trainSharded(2, { ...net, fsdp, inspect });
-      for (const variant of variants) {
+      // In the short run norms that are wrapped take all of them, and others every other one.
+      const taken = variants.filter((_, i) => isLong || isWrappingBn || i % 2 === 0);
+      for (const variant of taken) {
         const options = { ...variant, fsdp: { ...fsdp, ...variant.fsdp } };
         const outcome = await trainSharded(2, { ...net, ...options, inspect });
         expect(outcome, JSON.stringify(variant)).toEqual(expected);

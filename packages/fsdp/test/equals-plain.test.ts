@@ -27,6 +27,7 @@ import {
 import { allPairs, pairsOf, pairwiseRows } from './support/pairwise.js';
 import { wrapIn } from './support/sharding.js';
 
+const isLong = process.env.SHARDWEAVE_LONG === '1';
 const CELLS: readonly Cell[] = pairwiseRows(AXES, 4);
 
 it('the cells have every pair of every two axes', () => {
@@ -42,13 +43,15 @@ it.each(CELLS.map((cell) => [titleOf(cell), cell] as const))('%s', async (_, cel
 describe.each(['checkpointing', 'resharding', 'residence', 'bucketCapMb'] as const)(
   '%s changes no bit',
   (axis) => {
-    // Three cells have two ranks, three and replicas, and all accumulations.
-    const cells = (['f32', 'f16, reduced in f32', 'bf16'] as const).map((precision, i) => ({
+    // Three cells have two ranks, three and replicas, and all accumulations. In the short run three
+    // ranks stand for two.
+    const all = (['f32', 'f16, reduced in f32', 'bf16'] as const).map((precision, i) => ({
       ...CELLS.find((cell) => cell.precision === precision)!,
       ranks: AXES.ranks[[0, 1, 4][i]!]!,
       accumulation: AXES.accumulation[i % 3]!,
       nesting: AXES.nesting[i % 2]!,
     }));
+    const cells = all.slice(isLong ? 0 : 1);
     it.each(cells.map((cell) => [titleOf(cell), cell] as const))('%s', async (_, cell) => {
       const [first, ...others] = AXES[axis];
       const expected = await shardedOutcomes({ ...cell, [axis]: first });
