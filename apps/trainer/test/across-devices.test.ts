@@ -9,10 +9,10 @@ import { lossesOf, runLine, tinyFlags } from './support/tiny-run.js';
 import { whyNoWebGpu } from './support/webgpu-adapter.js';
 
 const TOLERANCE = 2e-4;
-const NUM_BEFORE = 2;
-const STEPS = 4;
-
 const isLong = process.env.SHARDWEAVE_LONG === '1';
+const NUM_BEFORE = isLong ? 3 : 2;
+const STEPS = 2 * NUM_BEFORE;
+
 /** With SHARDWEAVE_LONG=1 one process goes on with what one process saved. */
 const SINGLE = [
   ['cpu', 'webgpu', 'single', 'single'],

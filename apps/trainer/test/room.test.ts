@@ -22,6 +22,7 @@ import { parseFlags } from './support/parse-flags.js';
 import { runFlags } from './support/run-flags.js';
 
 const MIB = 2 ** 20;
+const isLong = process.env.SHARDWEAVE_LONG === '1';
 
 const configOf = (flags: string) =>
   resolveConfig(parseFlags(`--device cpu ${flags}`.split(' '), () => {}));
@@ -57,7 +58,6 @@ async function runUnder(limitBytes: number, config: RunConfig): Promise<void> {
   }
 }
 
-const isLong = process.env.SHARDWEAVE_LONG === '1';
 describe('a run at the edge of its memory', () => {
   it.each([
     '--model micro --strategy single --batch 4 --seq 32 --clip 0.001',

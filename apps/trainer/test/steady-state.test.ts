@@ -9,7 +9,7 @@ import { whyNoWebGpu } from './support/webgpu-adapter.js';
  * The number of steps. What grows with steps has grown by then, for nothing may grow at all behind
  * the second. A software driver needs a tenth of a second for each.
  */
-const STEPS = { cpu: 30, webgpu: 6 };
+const STEPS = { cpu: 30, webgpu: process.env.SHARDWEAVE_LONG === '1' ? 12 : 6 };
 const RANKS = 2;
 
 const reason = await whyNoWebGpu();

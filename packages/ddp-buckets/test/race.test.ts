@@ -1,6 +1,6 @@
 // This is apex's test for races: two parameters of 4096 x 4096 in a bucket each, three groups, and
 // a trigger. The gradients of each iteration are exactly the mean over ranks. In apex a bucket was
-// once sent before it was flattened. In the short run they have 2048 x 2048.
+// once sent before it was flattened. In the short run both parameters have 2048 x 2048.
 
 import { max, min, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';

@@ -13,7 +13,7 @@ import {
 
 type Norm = 'batch' | 'sync';
 
-/** In the short run wrapped norms that are synchronized alone are trained in bf16, too. */
+/** In the short run only wrapped norms that are synchronized are trained in bf16, too. */
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 
 function expectNear(actual: NetOutcome[], expected: NetOutcome[], tolerance: number): void {

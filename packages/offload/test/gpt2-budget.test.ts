@@ -1,5 +1,5 @@
 // These are the smallest budgets in which real models train. Dry runs find them, which compute and
-// store nothing. That of gpt2-xl runs among the long tests.
+// store nothing. gpt2-xl's runs among the long tests.
 
 import { Gpt2, type Gpt2Config } from '@shardweave/nn';
 import { recipeOf } from '@shardweave/nn/flat';
