@@ -49,6 +49,7 @@ const RULES: OptionRules<FsdpOptions> = {
         FLAG.holds(value) || (Array.isArray(value) && value.every(isParameterGroup)),
     },
     shardTrained: FLAG,
+    vocabParallel: FLAG,
     syncModuleStates: FLAG,
     reshardAfterForward: FLAG,
     disableReshardOnRoot: FLAG,

@@ -42,6 +42,16 @@ export interface FsdpOptions extends ResidenceOptions {
    */
   readonly flattenParameters?: boolean | readonly ParameterGroup[];
   /**
+   * Frozen token tables, which are weights of Embedding and LanguageHead, are not gathered: each
+   * rank has whole rows of them, and looks up, and scores, the tokens of all ranks with those. That
+   * moves and holds less while all ranks' tokens are fewer than a fifth of the table's rows. Losses
+   * are rounded otherwise than those of gathered tables. Logits outside the graph work, too; those
+   * that a gradient may come to are an error. Tables that are trained, in blocks, or not of a
+   * multiple of 128 numbers a rank are gathered. Not with gradientGroups, findUnusedParameters,
+   * groups in flattenParameters, nor with what rests off the device. Default false.
+   */
+  readonly vocabParallel?: boolean;
+  /**
    * Rank 0's initial values, buffers included, replace those of the other ranks at the first
    * collective call. Default true.
    */

@@ -17,6 +17,8 @@ const DEFAULT_BUCKET_CAP_MB = 25;
 
 export interface ResolvedFsdpOptions extends UnitOptions {
   readonly flattenParameters: boolean | readonly ParameterGroup[];
+  /** Whether ranks use their parts of frozen token tables. */
+  readonly vocabParallel: boolean;
   readonly syncModuleStates: boolean;
   readonly reshardAfterForward: boolean;
   readonly disableReshardOnRoot: boolean;
@@ -68,6 +70,7 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
   const { gradientGroups } = options;
   requireGroups(options);
   requireSharding(options);
+  requireVocabParallel(options);
   const numParts = gradientGroups ?? numRanks;
   const predivide = options.gradientPredivideFactor ?? defaultPredivide(numParts);
   const reducesInF32 = options.fp32ReduceScatter === true || gradientGroups !== undefined;
@@ -76,6 +79,7 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
     groups,
     shardTrained: options.shardTrained ?? true,
     flattenParameters: options.flattenParameters ?? true,
+    vocabParallel: options.vocabParallel ?? false,
     syncModuleStates: options.syncModuleStates ?? true,
     reshardAfterForward: options.reshardAfterForward ?? true,
     disableReshardOnRoot: options.disableReshardOnRoot ?? true,
@@ -150,4 +154,22 @@ export function defaultPredivide(worldSize: number): number {
     factor *= 2;
   }
   return factor;
+}
+
+/** @throws {FsdpConfigError} for options that do not go with vocabParallel */
+function requireVocabParallel(options: FsdpOptions): void {
+  const isOff = options.moveParamsToCpu === true || options.offloadConfig !== undefined;
+  const other =
+    options.gradientGroups !== undefined
+      ? 'gradientGroups: parts of a table are rounded by the number of ranks'
+      : options.findUnusedParameters === true
+        ? 'findUnusedParameters: all ranks compute with a table together'
+        : Array.isArray(options.flattenParameters)
+          ? 'groups in flattenParameters: a table is a flat parameter of its own'
+          : isOff
+            ? 'moveParamsToCpu or offloadConfig: a table computes where it rests'
+            : undefined;
+  if (options.vocabParallel === true && other !== undefined) {
+    throw new FsdpConfigError(`fsdp: expected no vocabParallel, got it with ${other}.`);
+  }
 }

@@ -110,3 +110,9 @@ export {
   restShape,
   restSize,
 } from './parameters/encoded-parameter.js';
+export {
+  type ShardedTable,
+  shardedTableOf,
+  shardTable,
+  tokenTableOf,
+} from './parameters/sharded-table.js';

@@ -61,6 +61,7 @@ function comparedLines({ units, options }: TreeInstance): string[] {
   const { processGroupReduceScatter: reduce, replicateGroup } = groups;
   const compared = {
     shardTrained: options.shardTrained,
+    vocabParallel: options.vocabParallel,
     replicas: replicateGroup?.worldSize ?? 1,
     mixedPrecision: options.isMixed,
     computeDType: options.computeDType,

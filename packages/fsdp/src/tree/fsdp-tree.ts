@@ -43,14 +43,14 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     // The units of one instance are gathered and freed together.
     this.scheduler = new StageScheduler(
       {
-        bytes: ({ units }) => units.reduce((sum, unit) => sum + unit.full.wholeBytes, 0),
-        isPresent: ({ units }) => units.every(({ full }) => full.isPresent),
-        start: ({ units }) => {
+        bytes: (stage) => gatheredUnits(stage).reduce((sum, { full }) => sum + full.wholeBytes, 0),
+        isPresent: (stage) => gatheredUnits(stage).every(({ full }) => full.isPresent),
+        start: (stage) => {
           this.#hasGathered = true;
-          return units.map(({ full }) => full.startLoad());
+          return gatheredUnits(stage).map(({ full }) => full.startLoad());
         },
-        finish: async ({ units }, tickets) => {
-          for (const [index, unit] of units.entries()) {
+        finish: async (stage, tickets) => {
+          for (const [index, unit] of gatheredUnits(stage).entries()) {
             await unit.full.finishLoad(tickets[index]!);
           }
         },
@@ -323,4 +323,9 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     }
     this.#pass = undefined;
   }
+}
+
+/** The units that are gathered for computation: all but tables of which ranks use their parts. */
+function gatheredUnits({ units }: TreeInstance): ShardedUnit[] {
+  return units.filter(({ isTable }) => !isTable);
 }

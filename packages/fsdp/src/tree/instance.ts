@@ -18,11 +18,12 @@ import { agreeOnInstances } from './agree-on-instances.js';
 import { callQueuesOf } from './collective-call.js';
 import { FsdpTree } from './fsdp-tree.js';
 import { ownParameters, requireEachInOneUnit, requireStillFrozen } from './own-parameters.js';
-import { planUnits } from './plan-units.js';
+import { planTables, planUnits } from './plan-units.js';
 import { abortAlone } from './rank-failure.js';
 import { requireOneDeal } from './require-one-deal.js';
 import { SharedParameters } from './shared-parameters.js';
 import { claimNames, flatKey, homeStepsOf, storedInstance } from './stored-instance.js';
+import { tokenTables } from './token-tables.js';
 import { StateMachine } from './training-state.js';
 import { INSTANCE, type IsInstance, isInstance, type TreeInstance } from './tree-instance.js';
 
@@ -76,9 +77,13 @@ export class Instance implements TreeInstance {
       onFinal: (unit) => this.#afterBackward(unit),
       onFailed: (pass) => this.#tree?.watchPass(pass),
     };
-    this.units = planUnits(own, options.flattenParameters, name).map(
-      (plan) => new ShardedUnit(plan.name, plan.parameters, context),
-    );
+    const tables = tokenTables(module, own, options);
+    const others = own.filter((leaf) => !tables.includes(leaf));
+    const plans = [
+      ...planUnits(others, options.flattenParameters, name),
+      ...planTables(tables, name),
+    ];
+    this.units = plans.map((plan) => new ShardedUnit(plan, context));
     this.#leaveStore = claimNames(this);
   }
 

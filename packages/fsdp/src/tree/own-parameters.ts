@@ -127,6 +127,12 @@ export function requireEachInOneUnit(fsdp: TreeInstance): void {
  */
 export function requireStillFrozen(instances: readonly TreeInstance[]): void {
   for (const { options, units, processGroup } of instances) {
+    const table = units.find(({ isTable, isAllFrozen }) => isTable && !isAllFrozen);
+    if (table !== undefined) {
+      throw new FsdpConfigError(
+        `fsdp: expected token tables that were frozen when they were wrapped with vocabParallel to stay so, got requiresGrad of '${table.parameters[0]!.path}'. Set requiresGrad before wrapping; the table is gathered then.`,
+      );
+    }
     for (const { isWhole, parameters } of options.shardTrained ? [] : units) {
       const thawed = parameters.find(({ tensor }) => tensor.requiresGrad);
       if (!isWhole && processGroup.worldSize > 1 && thawed !== undefined) {

@@ -4,10 +4,15 @@ import { encodingOf, type FlatLeaf } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
 import type { ParameterGroup } from '../options.js';
+import type { UnitPlan } from '../unit/sharded-unit.js';
 
-export interface UnitPlan {
-  readonly name: string;
-  readonly parameters: readonly FlatLeaf[];
+/** Token tables that ranks use in parts, each a unit of its own. */
+export function planTables(tables: readonly FlatLeaf[], name: string): UnitPlan[] {
+  return tables.map((table) => ({
+    name: `${name}.${table.path}`,
+    parameters: [table],
+    isTable: true,
+  }));
 }
 
 /**

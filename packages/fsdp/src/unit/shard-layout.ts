@@ -21,10 +21,16 @@ export interface ShardLayout extends FlatLayout {
 /**
  * Lays out parameters of the given sizes for `worldSize` ranks. A shard of nothing is padding, for
  * no storage is empty.
+ * @param rowLength shards are whole rows of so many elements. Default 1
  */
-export function shardLayout(sizes: readonly number[], worldSize: number): ShardLayout {
+export function shardLayout(
+  sizes: readonly number[],
+  worldSize: number,
+  rowLength = 1,
+): ShardLayout {
   const layout = flatLayout(sizes);
-  const shardLength = alignElements(Math.max(1, Math.ceil(layout.elementCount / worldSize)));
+  const rows = Math.ceil(layout.elementCount / worldSize / rowLength);
+  const shardLength = alignElements(Math.max(1, rows * rowLength));
   return { ...layout, shardLength, worldSize };
 }
 

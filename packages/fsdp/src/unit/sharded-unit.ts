@@ -11,13 +11,20 @@
 // step that wrote it has run.
 
 import { type ProcessGroup, tellFailure } from '@shardweave/collectives';
-import { type FlatLeaf, FlatParameter, type FullCopy, restSize } from '@shardweave/nn/flat';
+import {
+  type FlatLeaf,
+  FlatParameter,
+  type FullCopy,
+  restSize,
+  shardTable,
+} from '@shardweave/nn/flat';
 import type { DType, Storage, Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError, FsdpStateError } from '../errors.js';
 import { callIdentity } from '../ranks/call-identity.js';
 import type { RankGroups } from '../ranks/rank-groups.js';
 import type { Placement } from './placement.js';
 import { type ShardLayout, shardLayout } from './shard-layout.js';
+import { type ExchangeOptions, TokenTable } from './token-table.js';
 import { type GradientContext, type ReduceOptions, UnitGradient } from './unit-gradient.js';
 import type { UnitLinks } from './unit-links.js';
 
@@ -34,6 +41,14 @@ export interface UnitOptions extends ReduceOptions {
   readonly computeDType: DType;
   /** The store where the shards rest; undefined: on the device. */
   readonly placement: Placement | undefined;
+}
+
+/** What becomes one flat parameter. */
+export interface UnitPlan {
+  readonly name: string;
+  readonly parameters: readonly FlatLeaf[];
+  /** Whether it is a token table of which ranks use their parts. Default false. */
+  readonly isTable?: boolean;
 }
 
 /** What the units of one instance share. */
@@ -54,6 +69,8 @@ export class ShardedUnit {
   readonly isTrained: boolean;
   /** Whether every rank of the group has all of it, and gradients are added up by all-reduces. */
   readonly isWhole: boolean;
+  /** Whether ranks compute with their parts of it, so that it is not gathered for computation. */
+  readonly isTable: boolean;
   /** This rank's shard, and the whole parameter while it is gathered. */
   readonly values: FlatParameter;
   readonly gradient: UnitGradient;
@@ -71,7 +88,7 @@ export class ShardedUnit {
    * own values until they are taken over.
    * @throws {FsdpConfigError} for trained and frozen ones together with shardTrained: false
    */
-  constructor(name: string, parameters: readonly FlatLeaf[], context: UnitContext) {
+  constructor({ name, parameters, isTable = false }: UnitPlan, context: UnitContext) {
     const { placement, groups, masterDType, computeDType, shardTrained } = context.options;
     const group = groups.processGroup;
     const trained = parameters.filter(({ tensor }) => tensor.requiresGrad);
@@ -90,7 +107,9 @@ export class ShardedUnit {
     this.name = name;
     this.parameters = parameters;
     this.group = group;
-    this.layout = shardLayout(leaves.map(restSize), worldSize);
+    this.isTable = isTable;
+    const [{ shape }] = leaves as [Tensor];
+    this.layout = shardLayout(leaves.map(restSize), worldSize, isTable ? shape[1] : 1);
     const layout = { ...this.layout, elementCount: this.layout.shardLength * worldSize };
     const links = () => this.#openLinks();
     this.values = new FlatParameter({
@@ -117,6 +136,9 @@ export class ShardedUnit {
       context,
     );
     const isHere = !shardTrained && this.isTrained && placement === undefined;
+    if (isTable) {
+      shardTable(leaves[0]!, new TokenTable(this, shape as [number, number]));
+    }
     for (const leaf of leaves) {
       leaf.gradSink = this.gradient.sum;
       if (isHere) {
@@ -197,9 +219,24 @@ export class ShardedUnit {
     }
   }
 
+  /** Starts a collective in the sequence of gathers, with what `ready` brings. */
+  exchange<Input, Output>(
+    what: string,
+    ready: Promise<Input>,
+    call: (input: Input, options: ExchangeOptions) => Promise<Output>,
+  ): Promise<Output> {
+    const { name: tag } = this;
+    const options = { tag, identity: `${tag} ${what}` };
+    return this.#openLinks().gathers.enqueue(ready, (input) => call(input, options), {
+      failed: this.#failing(`an exchange of ${what}`),
+    });
+  }
+
   /** Whether gathers start from a published shard. */
   get isPublished(): boolean {
-    return this.layout.worldSize > 1 && !this.values.home?.holdsState && !this.#isLent;
+    return (
+      !this.isTable && this.layout.worldSize > 1 && !this.values.home?.holdsState && !this.#isLent
+    );
   }
 
   /** Whether gathers read the shard where it rests. */
@@ -276,6 +313,9 @@ export class ShardedUnit {
   }
 
   dispose(): void {
+    if (this.isTable) {
+      shardTable(this.parameters[0]!.tensor, undefined);
+    }
     this.gradient.sum.reset();
     this.values.dispose();
   }

@@ -11,6 +11,7 @@ import {
 } from '../check-options.js';
 import { Module } from '../module.js';
 import { ParameterInit } from '../parameters/parameter-init.js';
+import { shardedTableOf, TOKEN_TABLE } from '../parameters/sharded-table.js';
 import { setValues } from '../set-values.js';
 
 /** Options of Embedding, a table of [numEmbeddings, embeddingDim]. */
@@ -47,11 +48,16 @@ export class Embedding extends Module<[ids: Tensor], Tensor> {
     this.weight = this.parameter('weight', init.normal('weight', shape, { std }));
   }
 
+  /** @internal */
+  get [TOKEN_TABLE](): Tensor {
+    return this.weight;
+  }
+
   override resetOwnParameters(init: ParameterInit): void {
     setValues(this.weight, (shape) => init.normal('weight', shape, { std: this.#std }));
   }
 
-  forward(ids: Tensor): Tensor {
-    return embedding(this.weight, ids);
+  forward(ids: Tensor): Tensor | Promise<Tensor> {
+    return shardedTableOf(this.weight)?.lookUp(ids) ?? embedding(this.weight, ids);
   }
 }

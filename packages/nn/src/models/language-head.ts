@@ -4,6 +4,7 @@
 import { type Device, linear, linearCrossEntropy, type Tensor } from '@shardweave/tensor-core';
 import { Module } from '../module.js';
 import type { ParameterInit } from '../parameters/parameter-init.js';
+import { shardedTableOf, TOKEN_TABLE } from '../parameters/sharded-table.js';
 import { setValues } from '../set-values.js';
 import { type HeadOptions, headRows } from './token-options.js';
 
@@ -54,6 +55,11 @@ export class LanguageHead extends Module<[x: Tensor, options?: HeadOptions], Ten
     this.#own = { name, std };
   }
 
+  /** @internal */
+  get [TOKEN_TABLE](): Tensor {
+    return this.weight;
+  }
+
   override resetOwnParameters(init: ParameterInit): void {
     if (this.#own !== undefined) {
       const { name, std } = this.#own;
@@ -67,6 +73,10 @@ export class LanguageHead extends Module<[x: Tensor, options?: HeadOptions], Ten
     const rows = await this.norm.call(headRows(x, options));
     if (onlyHidden) {
       return rows;
+    }
+    const sharded = shardedTableOf(weight);
+    if (sharded !== undefined) {
+      return targets === undefined ? sharded.logits(rows) : sharded.losses(rows, targets);
     }
     return targets === undefined
       ? linear(rows, { weight, transposeWeight: true })

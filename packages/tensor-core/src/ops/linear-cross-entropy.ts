@@ -9,7 +9,7 @@ import { checkOptions, checkValue } from '../check-options.js';
 import type { Device } from '../device.js';
 import { ShapeError } from '../errors.js';
 import type { Epilogue } from '../kernel-calls/matmul.js';
-import { type OptionRule, oneOf, whole } from '../options.js';
+import { FLAG, type OptionRule, type OptionRules, oneOf, whole } from '../options.js';
 import { isTensor, type Tensor } from '../tensor.js';
 import type { View } from '../view.js';
 import { eachPanel } from './blocks.js';
@@ -44,6 +44,14 @@ export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
 }
 
 const TENSOR: OptionRule = { expected: 'a tensor', holds: isTensor };
+const HEAD_RULES = { weight: TENSOR, chunkBytes: whole(1) };
+const RULES: OptionRules<LinearCrossEntropyOptions> = {
+  reduction: oneOf('mean', 'sum', 'none'),
+  divisor: oneOf('counted', 'all'),
+  weights: TENSOR,
+  ...HEAD_RULES,
+};
+const PART_RULES: OptionRules<LinearCrossEntropyPartOptions> = { hasSlopes: FLAG, ...HEAD_RULES };
 /**
  * The default where the weight is trained. Together with the loss, the log-sum-exp and the target
  * of each row, all of the op's memory stays below 16 MiB for tens of thousands of rows.
@@ -110,15 +118,68 @@ export function linearCrossEntropy(
   options: LinearCrossEntropyOptions,
 ): Tensor {
   const op = 'linearCrossEntropy';
-  checkOptions<LinearCrossEntropyOptions>(op, options, {
-    weight: TENSOR,
-    reduction: oneOf('mean', 'sum', 'none'),
-    divisor: oneOf('counted', 'all'),
-    weights: TENSOR,
-    chunkBytes: whole(1),
+  checkOptions<LinearCrossEntropyOptions>(op, options, RULES);
+  const head = headOf(op, x, { ...options, targets });
+  requireTargetWeights(op, targets, options.weights);
+  const { classes } = head;
+  return x.device.scope(() => reduceLosses(lossesOf(head), { ...options, targets, classes }));
+}
+
+/** Options of linearCrossEntropyPart, as linearCrossEntropy has them. */
+export interface LinearCrossEntropyPartOptions
+  extends Pick<LinearCrossEntropyOptions, 'weight' | 'chunkBytes'> {
+  /** Whether to compute the slopes, too. Default false. */
+  readonly hasSlopes?: boolean;
+}
+
+/** What some of the classes tell about each row of x. All tensors are f32 and outside the graph. */
+export interface LinearCrossEntropyPart {
+  /** The logarithm of the sum of exp(logit) over these classes, [...]. */
+  readonly logSumExp: Tensor;
+  /** logSumExp minus the target's logit, [...]; 0 where the target is none of these classes. */
+  readonly losses: Tensor;
+  /** The gradient of each logSumExp with respect to its row of x, [..., dim]. */
+  readonly slopes: Tensor | undefined;
+}
+
+/**
+ * linearCrossEntropy over some of the classes, for devices that each have a part of a frozen
+ * weight: with these of all parts, each row's logSumExp over all classes is that of the parts'
+ * logSumExps, and its gradient is the sum of their slopes, each times exp(logSumExp of the part -
+ * logSumExp of all). Targets count from the first class of this part.
+ * @throws {ShapeError} when the shapes do not fit together
+ * @throws {DTypeError} when x or the weight is no float tensor, or the targets are no integers
+ */
+export function linearCrossEntropyPart(
+  x: Tensor,
+  targets: Tensor,
+  options: LinearCrossEntropyPartOptions,
+): LinearCrossEntropyPart {
+  const op = 'linearCrossEntropyPart';
+  checkOptions<LinearCrossEntropyPartOptions>(op, options, PART_RULES);
+  const head = headOf(op, x, { ...options, targets });
+  const { device } = x;
+  return device.scope(() => {
+    const logSumExp = device.empty(targets.shape);
+    const losses = device.empty(targets.shape);
+    const slopes = options.hasSlopes === true ? device.empty(x.shape) : undefined;
+    const filled = { losses, lse: logSumExp, kept: undefined, dx: slopes, isPart: true };
+    device.scope(() => fillLosses(head, filled));
+    return { logSumExp, losses, slopes };
   });
-  checkValue(op, 'weight', options.weight, TENSOR);
-  const { weight, weights, chunkBytes = usualChunk(x.device, weight) } = options;
+}
+
+/** Checks the operands of an op and gives what its parts work on. */
+function headOf(
+  op: string,
+  x: Tensor,
+  {
+    targets,
+    weight,
+    chunkBytes,
+  }: Pick<LinearCrossEntropyOptions, 'weight' | 'chunkBytes'> & { readonly targets: Tensor },
+): Head {
+  checkValue(op, 'weight', weight, TENSOR);
   requireFloat(op, x, weight);
   requireInteger(op, targets);
   requireSameDevice(op, x, weight, targets);
@@ -130,9 +191,8 @@ export function linearCrossEntropy(
       `${op}: expected x [..., dim], one target per row of it and weight [classes, dim], got x ${shapeText(x.shape)}, targets ${shapeText(targets.shape)} and weight ${shapeText(weight.shape)}. Targets are ids, not one-hot rows.`,
     );
   }
-  requireTargetWeights(op, targets, weights);
-  const head = { x, weight, targets, first: 0, rows, classes, dim, chunkBytes };
-  return x.device.scope(() => reduceLosses(lossesOf(head), { ...options, targets, classes }));
+  const whole = { classes, dim, chunkBytes: chunkBytes ?? usualChunk(x.device, weight) };
+  return { x, weight, targets, first: 0, rows, ...whole };
 }
 
 function usualChunk(device: Device, weight: Tensor): number {
@@ -255,9 +315,11 @@ interface LossesOfHead {
   readonly kept: Tensor | undefined;
   /** Where present, receives the gradient of the sum of all losses, f32 [rows, dim]. */
   readonly dx?: Tensor | undefined;
+  /** Whether dx is the gradient of the logSumExps in place of the losses. Default false. */
+  readonly isPart?: boolean;
 }
 
-function fillLosses(head: Head, { losses, lse, kept, dx }: LossesOfHead): void {
+function fillLosses(head: Head, { losses, lse, kept, dx, isPart = false }: LossesOfHead): void {
   const { x, targets, rows, classes, dim, chunkBytes } = head;
   const { device } = x;
   const fit = Math.floor(chunkBytes / (F32_BYTES * classes));
@@ -265,6 +327,8 @@ function fillLosses(head: Head, { losses, lse, kept, dx }: LossesOfHead): void {
   const most = Math.min(rows, Math.max(dx === undefined ? 1 : ROW_STEP, whole));
   const chunk = kept ?? device.empty([most, classes]);
   const ones = dx && device.full([most], 1);
+  // Beside one class more, which is every row's target, no logit of these is a target's.
+  const beside = isPart ? device.tensor(new Uint32Array(most).fill(classes)) : undefined;
   for (let first = 0; first < rows; first += most) {
     const count = Math.min(most, rows - first);
     const logits = part(chunk, 0, count * classes);
@@ -282,7 +346,8 @@ function fillLosses(head: Head, { losses, lse, kept, dx }: LossesOfHead): void {
     }
     device.run('crossEntropyBackward', {
       logits,
-      targets: part(targets, first, count),
+      targets: beside === undefined ? part(targets, first, count) : part(beside, 0, count),
+      classes: beside === undefined ? classes : classes + 1,
       lse: part(lse, first, count),
       dLoss: part(ones!, 0, count),
       out: logits,

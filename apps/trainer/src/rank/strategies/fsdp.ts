@@ -21,6 +21,12 @@ import { type Rest, withRest } from './open-rest.js';
 import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
 import { sumOverRanks } from './sum-over-ranks.js';
 
+/**
+ * A token's hidden row travels and lies on the device in its own dtype and, as a gradient, twice in
+ * f32: as much as five rows of a table in 16 bits.
+ */
+const TABLE_ROWS_PER_TOKEN = 5;
+
 export function openFsdp(options: StrategyOptions): Promise<Strategy> {
   const { config, groups, openStore } = options;
   const { offloadDir, cpuOffload } = config;
@@ -37,7 +43,8 @@ async function openShards(options: StrategyOptions, rest: Rest | undefined): Pro
   checkpointBlocks(modelBlocks(model, options), config);
   const parameters = trainedParameters(model);
   const blocks = modelBlocks(model, options);
-  const fsdp = shardBlocks(model, blocks, { config, groups, store: rest?.store });
+  const vocabParallel = rest === undefined && isVocabParallel(config);
+  const fsdp = shardBlocks(model, blocks, { config, groups, store: rest?.store, vocabParallel });
   const optimizer = adamW(parameters, config);
   await loadWeights(fsdp, config);
   const isSavedBeside =
@@ -64,6 +71,17 @@ async function openShards(options: StrategyOptions, rest: Rest | undefined): Pro
   };
 }
 
+/**
+ * Whether ranks compute with their parts of a frozen token table, which moves and holds less where
+ * a call has few tokens. Bits that are equal on any number of ranks take the whole table.
+ */
+function isVocabParallel(config: RunConfig): boolean {
+  const { head, gradientGroups, batch, gradAccum, seq, modelConfig } = config;
+  const tokens = (batch / gradAccum) * seq; // of all ranks in a call
+  const isFew = TABLE_ROWS_PER_TOKEN * tokens <= modelConfig.vocab_size;
+  return head.kind !== 'module' && gradientGroups === undefined && isFew;
+}
+
 /** Whether every rank's directory is on a file system with hard links. */
 async function isPinningOnAll({ isPinning }: Rest, { gather }: RankGroups): Promise<boolean> {
   return (await sumOverRanks(Number(!isPinning), gather, 'saves')) === 0;
@@ -76,6 +94,8 @@ interface Sharding {
   readonly store: ShardStore | undefined;
   /** See FsdpOptions. Default true. */
   readonly shardTrained?: boolean;
+  /** See FsdpOptions. Default false. */
+  readonly vocabParallel?: boolean;
 }
 
 /** Shards a model block by block; gradients are summed over ranks. */
@@ -89,7 +109,11 @@ export function shardBlocks(
     const unit = new FullyShardedDataParallel(module as Module<[x: Tensor], Tensor>, options);
     owner.replaceChild(name, unit);
   }
-  const fsdp = new FullyShardedDataParallel(model, fsdpOptions(sharding, 'root'));
+  const { vocabParallel = false } = sharding;
+  const fsdp = new FullyShardedDataParallel(model, {
+    ...fsdpOptions(sharding, 'root'),
+    vocabParallel,
+  });
   // Losses are divided by all ranks' targets before backward.
   setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
   return fsdp;

@@ -1,0 +1,259 @@
+// vocabParallel: ranks compute with their own rows of a frozen token table, which is never whole
+// on any of them.
+
+import {
+  FsdpConfigError,
+  type FsdpOptions,
+  FullyShardedDataParallel,
+  setGradientDivideFactors,
+} from '@shardweave/fsdp';
+import { Decoder, Embedding, Sgd } from '@shardweave/nn';
+import { type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
+import { describe, expect, it } from 'vitest';
+import {
+  expectClose,
+  freeze,
+  moduleOf,
+  onRanks,
+  type Rank,
+  refusal,
+  TOLERANCE,
+  weightsOf,
+} from '../../../tooling/test-kit/index.ts';
+
+/** No number of ranks divides its words. */
+const WORDS = 61;
+const WIDTH = 128;
+const SEQ = 5;
+const ROWS = 6;
+const TOKENS = ROWS * SEQ;
+
+interface Case {
+  readonly isTied: boolean;
+  readonly dtype: 'f32' | 'bf16';
+}
+
+/** A decoder of one block, of which all but the tables is trained. */
+function decoder(device: Device, { isTied, dtype }: Case): Decoder {
+  const model = new Decoder(
+    device,
+    {
+      ...{ model_type: 'llama', vocab_size: WORDS, hidden_size: WIDTH, num_hidden_layers: 1 },
+      ...{ num_attention_heads: 2, num_key_value_heads: 1, intermediate_size: 64 },
+      ...{ max_position_embeddings: 16, tie_word_embeddings: isTied },
+    },
+    { seed: 4 },
+  );
+  freeze(model, (name) => /embed_tokens|lm_head/.test(name));
+  return dtype === 'f32' ? model : (model.to(dtype) as Decoder);
+}
+
+/** Ids of some of the batch's rows. One of them, and some targets, are outside of the vocabulary. */
+function rowsOf(device: Device, [first, end]: readonly [number, number]) {
+  const shape = [end - first, SEQ];
+  const of = (make: (token: number) => number) =>
+    device.tensor(
+      Int32Array.from({ length: (end - first) * SEQ }, (_, i) => make(first * SEQ + i)),
+      shape,
+    );
+  return {
+    ids: of((token) => (token === 7 ? WORDS : (token * 17) % WORDS)),
+    targets: of((token) => (token % 9 === 4 ? -1 : (token * 23 + 5) % WORDS)),
+  };
+}
+
+/** Uneven parts of the batch: 1, 2 and 3 rows of three ranks. */
+function partOf({ rank, worldSize }: Pick<Rank, 'rank' | 'worldSize'>): readonly [number, number] {
+  const cuts = worldSize === 2 ? [0, 2, ROWS] : [0, 1, 3, ROWS];
+  return [cuts[rank]!, cuts[rank + 1]!];
+}
+
+/** The losses of some rows, in a step on the mean of all rows' losses. */
+function step(model: Decoder | FullyShardedDataParallel, part: readonly [number, number]) {
+  const { device } = model;
+  const optimizer = new Sgd(model.parameters(), { lr: 1 });
+  return device.scope(async () => {
+    const { ids, targets } = rowsOf(device, part);
+    const each: Tensor = await model.call(ids, { targets });
+    await mul(sum(each), 1 / TOKENS).backward();
+    await optimizer.step();
+    return each.toArray();
+  });
+}
+
+function wrap(model: Decoder, { group }: Rank, options: Partial<FsdpOptions> = {}) {
+  const isMixed = model.parameters().some(({ dtype }) => dtype !== 'f32');
+  const fsdp = new FullyShardedDataParallel(model, {
+    processGroup: group,
+    vocabParallel: true,
+    syncModuleStates: false,
+    computeDType: isMixed ? 'bf16' : 'f32',
+    ...options,
+  });
+  setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
+  return fsdp;
+}
+
+const tables = ({ units }: FullyShardedDataParallel) =>
+  units.filter(({ isTable }) => isTable).map(({ name }) => name);
+
+const alone = <T>(body: (device: Device) => Promise<T>) =>
+  onRanks(1, ({ device }) => body(device)).then(([result]) => result!);
+
+it.each([
+  { ranks: 2, isTied: true, dtype: 'f32' },
+  { ranks: 3, isTied: false, dtype: 'f32' },
+  { ranks: 3, isTied: true, dtype: 'bf16' },
+] as const)('trains as one process does: $ranks ranks, tied $isTied, $dtype', async (given) => {
+  const [expected, weights] = await alone(async (device) => {
+    const model = decoder(device, given);
+    return [await step(model, [0, ROWS]), await weightsOf(model)] as const;
+  });
+  await onRanks(given.ranks, async (rank) => {
+    const model = wrap(decoder(rank.device, given), rank);
+    expect(tables(model)).toHaveLength(given.isTied ? 1 : 2);
+    const part = partOf(rank);
+    const losses = await step(model, part);
+    const tolerance = TOLERANCE[given.dtype];
+    expectClose(losses, expected.subarray(part[0] * SEQ, part[1] * SEQ), tolerance, 'loss');
+    expectClose(await weightsOf(model), weights, tolerance);
+  });
+});
+
+it('a step holds and moves rows for tokens in place of the table', () =>
+  onRanks(2, async (rank) => {
+    const { device, group } = rank;
+    const model = wrap(decoder(device, { isTied: true, dtype: 'f32' }), rank);
+    await model.initialize();
+    const [others, table] = model.units;
+    expect(table!.layout).toMatchObject({ sizes: [WORDS * WIDTH], shardLength: 31 * WIDTH });
+    const received = new Map<string | undefined, number>();
+    group.onTrace = ({ tag, bytes }) => {
+      received.set(tag, Math.max(received.get(tag) ?? 0, bytes));
+    };
+    device.ledger.resetPeak();
+    await step(model, partOf(rank));
+    expect(device.ledger.peak().gathered).toBe(4 * others!.layout.shardLength * 2);
+    expect(received.get(table!.name)).toBe(4 * TOKENS * WIDTH); // gradients of hidden rows
+    expect(device.memory().live.activation).toBe(0);
+  }));
+
+describe('outside the graph', () => {
+  it.each([2, 3])(
+    'looks up and scores with the bits of one process, on %i ranks',
+    async (ranks) => {
+      const given = { isTied: false, dtype: 'bf16' } as const;
+      const run = (model: Decoder | FullyShardedDataParallel, part: readonly [number, number]) =>
+        model.device.noGrad(() =>
+          model.device.scope(async () => {
+            const { ids } = rowsOf(model.device, part);
+            const logits: Tensor = await model.call(ids);
+            return logits.toArray();
+          }),
+        );
+      const expected = await alone((device) => run(decoder(device, given), [0, ROWS]));
+      await onRanks(ranks, async (rank) => {
+        const part = partOf(rank);
+        const logits = await run(wrap(decoder(rank.device, given), rank), part);
+        const own = expected.subarray(part[0] * SEQ * WORDS, part[1] * SEQ * WORDS);
+        expect(logits).toEqual(own);
+      });
+    },
+  );
+
+  it('a rank without tokens takes part', () =>
+    onRanks(2, async (rank) => {
+      const { device } = rank;
+      const model = wrap(decoder(device, { isTied: true, dtype: 'f32' }), rank);
+      const { ids, targets } = rowsOf(device, rank.rank === 0 ? [0, 0] : [0, 2]);
+      const losses: Tensor = await device.noGrad(() => model.call(ids, { targets }));
+      expect(losses.shape).toEqual([2 * rank.rank, SEQ]);
+      ids.dispose();
+    }));
+});
+
+describe('a table that is gathered all the same', () => {
+  const table = (device: Device, words: number, width = WIDTH) =>
+    freeze(new Embedding(device, { numEmbeddings: words, embeddingDim: width }));
+  const isShared = (embedding: Embedding, { group }: Rank, options: Partial<FsdpOptions> = {}) =>
+    tables(
+      new FullyShardedDataParallel(embedding, {
+        ...{ processGroup: group, vocabParallel: true },
+        ...options,
+      }),
+    ).length > 0;
+
+  it('is trained, of cut rows, in another dtype than computation, or short of a row', () =>
+    onRanks(3, async (rank) => {
+      const { device } = rank;
+      expect(isShared(table(device, 7), rank)).toBe(true);
+      const trained = table(device, 7);
+      trained.weight.requiresGrad = true;
+      expect(isShared(trained, rank)).toBe(false);
+      expect(isShared(table(device, 7, 100), rank)).toBe(false);
+      expect(isShared(table(device, 4), rank)).toBe(false); // 2, 2 and 0 words
+      const mixed = { mixedPrecision: true, computeDType: 'bf16' } as const;
+      expect(isShared(table(device, 7), rank, mixed)).toBe(false);
+      expect(isShared(table(device, 7), rank, { vocabParallel: false })).toBe(false);
+    }));
+
+  it('is used by a module that reads all of it', () =>
+    onRanks(2, async (rank) => {
+      const { device } = rank;
+      const used = table(device, 8);
+      const both = moduleOf(device, { used, weight: used.weight }, async ({ used }, ids: Tensor) =>
+        used.call(ids),
+      );
+      const { group: processGroup } = rank;
+      const fsdp = new FullyShardedDataParallel(both, { processGroup, vocabParallel: true });
+      expect(tables(fsdp)).toEqual([]);
+    }));
+});
+
+describe('refuses', () => {
+  it.each([
+    [{ gradientGroups: 4 }, /got it with gradientGroups: parts of a table/],
+    [{ findUnusedParameters: true }, /got it with findUnusedParameters: all ranks/],
+    [{ flattenParameters: [] }, /got it with groups in flattenParameters: a table/],
+    [{ moveParamsToCpu: true }, /got it with moveParamsToCpu or offloadConfig: a table/],
+  ] as const)('%o beside it', async (options, message) => {
+    const given = { isTied: true, dtype: 'f32' } as const;
+    const told = await refusal(FsdpConfigError, (rank) =>
+      wrap(decoder(rank.device, given), rank, options as Partial<FsdpOptions>),
+    );
+    expect(told).toMatch(message);
+  });
+
+  it('logits that a gradient may come to, on all ranks', async () => {
+    const told = await refusal(
+      FsdpConfigError,
+      async (rank) => {
+        const model = wrap(decoder(rank.device, { isTied: true, dtype: 'f32' }), rank);
+        const { ids } = rowsOf(rank.device, partOf(rank));
+        await model.call(ids);
+      },
+      2,
+    );
+    expect(told).toMatch(
+      /token table 'fsdp.model.embed_tokens.weight' .* that a gradient may come/,
+    );
+  });
+
+  it('a table that is trained after it was wrapped', async () => {
+    const told = await refusal(
+      FsdpConfigError,
+      async (rank) => {
+        const bare = decoder(rank.device, { isTied: true, dtype: 'f32' });
+        const model = wrap(bare, rank);
+        await model.initialize();
+        bare.parameters()[0]!.requiresGrad = true;
+        const { ids, targets } = rowsOf(rank.device, partOf(rank));
+        await model.call(ids, { targets });
+      },
+      2,
+    );
+    expect(told).toMatch(
+      /expected token tables .* got requiresGrad of 'model.embed_tokens.weight'/,
+    );
+  });
+});
