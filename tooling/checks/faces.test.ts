@@ -18,7 +18,7 @@ const MOST_VALUES: Readonly<Record<string, number>> = {
   offload: 8,
   onnx: 6,
   'shard-store': 11,
-  'tensor-core': 105,
+  'tensor-core': 106,
 };
 
 const faces = new Map<string, Readonly<Record<string, unknown>>>();

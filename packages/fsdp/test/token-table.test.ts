@@ -1,6 +1,7 @@
 // vocabParallel: ranks compute with their own rows of a frozen token table, which is never whole
 // on any of them.
 
+import { PeerFailedError } from '@shardweave/collectives';
 import {
   FsdpConfigError,
   type FsdpOptions,
@@ -8,7 +9,14 @@ import {
   setGradientDivideFactors,
 } from '@shardweave/fsdp';
 import { Decoder, Embedding, Sgd } from '@shardweave/nn';
-import { type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
+import {
+  type Device,
+  DTypeError,
+  mul,
+  ShapeError,
+  sum,
+  type Tensor,
+} from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
   expectClose,
@@ -17,13 +25,15 @@ import {
   onRanks,
   type Rank,
   refusal,
+  rejectionOf,
   TOLERANCE,
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
 
 /** No number of ranks divides its words. */
 const WORDS = 61;
-const WIDTH = 128;
+/** Two runs of aligned elements, so that alignment alone makes no whole rows. */
+const WIDTH = 256;
 const SEQ = 5;
 const ROWS = 6;
 const TOKENS = ROWS * SEQ;
@@ -48,7 +58,7 @@ function decoder(device: Device, { isTied, dtype }: Case): Decoder {
   return dtype === 'f32' ? model : (model.to(dtype) as Decoder);
 }
 
-/** Ids of some of the batch's rows. One of them, and some targets, are outside of the vocabulary. */
+/** Ids of some of the batch's rows. One of them is outside the vocabulary, as some targets are. */
 function rowsOf(device: Device, [first, end]: readonly [number, number]) {
   const shape = [end - first, SEQ];
   const of = (make: (token: number) => number) =>
@@ -237,6 +247,36 @@ describe('refuses', () => {
     expect(told).toMatch(
       /token table 'fsdp.model.embed_tokens.weight' .* that a gradient may come/,
     );
+  });
+
+  it('what one rank gives wrongly, and the others learn whose it was', () =>
+    onRanks(2, async (rank) => {
+      const { device } = rank;
+      const model = wrap(decoder(device, { isTied: true, dtype: 'f32' }), rank);
+      await model.initialize();
+      const { ids, targets } = rowsOf(device, [0, 1]);
+      const others = rowsOf(device, [0, 2]).targets;
+      const given = rank.rank === 1 ? { targets: others } : { targets };
+      const error = await rejectionOf<Error>(model.call(ids, given));
+      if (rank.rank === 1) {
+        expect(error).toBeInstanceOf(ShapeError);
+        expect(error.message).toMatch(/x \[1, 5, 256\] and targets \[2, 5\]/);
+      } else {
+        expect(error).toBeInstanceOf(PeerFailedError);
+        expect(error.message).toMatch(/rank 1 failed in forward: SHAPE: linearCrossEntropy/);
+      }
+    }));
+
+  it('numbers for ids', async () => {
+    const told = await refusal(
+      DTypeError,
+      async (rank) => {
+        const model = wrap(decoder(rank.device, { isTied: true, dtype: 'f32' }), rank);
+        await model.call(rank.device.zeros([1, SEQ]));
+      },
+      2,
+    );
+    expect(told).toBe('embedding: expected ids of i32 or u32, got f32.');
   });
 
   it('a table that is trained after it was wrapped', async () => {

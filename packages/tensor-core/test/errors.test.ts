@@ -133,6 +133,13 @@ const TABLE: Readonly<Record<string, readonly Row[]>> = {
       /x \[2, 3, 5\], targets \[3, 2\]/,
     ],
   ],
+  linearCrossEntropyPart: [
+    [
+      () => core.linearCrossEntropyPart(f(2, 5), i(2), { weight: f(7, 4) }),
+      'SHAPE',
+      /linearCrossEntropyPart: .* weight \[7, 4\]/,
+    ],
+  ],
   causalSelfAttention: [
     [
       () => core.causalSelfAttention(f(2, 3, 12), { numHeads: 5 }),

@@ -12,6 +12,7 @@ import {
   type KernelCalls,
   type LinearCrossEntropyOptions,
   linearCrossEntropy,
+  linearCrossEntropyPart,
   matmul,
   mul,
   OptionError,
@@ -98,7 +99,9 @@ function expectClose(
   });
 }
 
-describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, open }) => {
+const BACKENDS = await testedBackends();
+
+describe.each(BACKENDS)('linearCrossEntropy on $name', ({ reason, open }) => {
   const opened = async (): Promise<Device> => {
     const backend = await open();
     onTestFinished(() => backend.dispose());
@@ -401,3 +404,57 @@ test.each([
     await device.dispose();
   },
 );
+
+describe('linearCrossEntropyPart', () => {
+  const [rows, classes, dim] = [70, 30, 5];
+  const numbers = (count: number) =>
+    Float32Array.from({ length: count }, (_, i) => Math.fround(Math.sin(i * i)));
+  const [xs, weights] = [numbers(rows * dim), numbers(classes * dim)];
+  /** One below the classes, some of them, and one above. */
+  const ids = Int32Array.from({ length: rows }, (_, i) => (i % (classes + 2)) - 1);
+  const logit = (row: number, id: number) =>
+    Array.from({ length: dim }, (_, k) => xs[row * dim + k]! * weights[id * dim + k]!).reduce(
+      (sum, term) => sum + term,
+    );
+
+  for (const { name, reason, open } of BACKENDS) {
+    test.skipIf(reason !== undefined)(`sums over its classes, on ${name}`, async () => {
+      const device = new Device(await open());
+      onTestFinished(() => device.backend.dispose());
+      const part = linearCrossEntropyPart(device.tensor(xs, [rows, dim]), device.tensor(ids), {
+        weight: device.tensor(weights, [classes, dim]),
+        hasSlopes: true,
+        chunkBytes: 1, // chunks of 64 and 6 rows
+      });
+      const [logSumExp, losses, slopes] = await Promise.all([
+        part.logSumExp.toArray(),
+        part.losses.toArray(),
+        part.slopes!.toArray(),
+      ]);
+      for (let row = 0; row < rows; row++) {
+        const terms = Array.from({ length: classes }, (_, id) => Math.exp(logit(row, id)));
+        const sum = terms.reduce((all, term) => all + term);
+        expect(logSumExp[row]).toBeCloseTo(Math.log(sum), 5);
+        const id = ids[row]!;
+        const loss = id >= 0 && id < classes ? Math.log(sum) - logit(row, id) : 0;
+        expect(losses[row]).toBeCloseTo(loss, 5);
+        for (let k = 0; k < dim; k++) {
+          const slope = terms.reduce(
+            (all, term, i) => all + (term / sum) * weights[i * dim + k]!,
+            0,
+          );
+          expect(slopes[row * dim + k]).toBeCloseTo(slope, 5);
+        }
+      }
+    });
+  }
+
+  test('computes no slopes unless they are asked for, and records nothing', () => {
+    const device = new Device(createReferenceBackend());
+    const x = device.full([2, 3], 0.5, { requiresGrad: true });
+    const weight = device.full([4, 3], 0.25);
+    const part = linearCrossEntropyPart(x, device.tensor(Int32Array.of(0, 9)), { weight });
+    expect(part.slopes).toBeUndefined();
+    expect(part.losses.requiresGrad).toBe(false);
+  });
+});

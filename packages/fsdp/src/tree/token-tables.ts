@@ -26,7 +26,7 @@ export function tokenTables(
   const modules = modulesOutsideInstances(module);
   return own.filter(({ tensor }) => {
     const { shape, dtype } = tensor;
-    const users = modules.filter((each) => [...each.ownParameters().values()].includes(tensor));
+    const users = modules.filter((user) => [...user.ownParameters().values()].includes(tensor));
     const isRead = users.every((user) => tokenTableOf(user) === tensor);
     const isResting = dtype !== masterDType || dtype === computeDType;
     if (!isRead || !isResting || tensor.requiresGrad || encodingOf(tensor) !== undefined) {

@@ -24,7 +24,7 @@ import { callIdentity } from '../ranks/call-identity.js';
 import type { RankGroups } from '../ranks/rank-groups.js';
 import type { Placement } from './placement.js';
 import { type ShardLayout, shardLayout } from './shard-layout.js';
-import { type ExchangeOptions, TokenTable } from './token-table.js';
+import { type TableShard, TokenTable } from './token-table.js';
 import { type GradientContext, type ReduceOptions, UnitGradient } from './unit-gradient.js';
 import type { UnitLinks } from './unit-links.js';
 
@@ -80,8 +80,7 @@ export class ShardedUnit {
    * call.
    */
   failure: { readonly error: unknown } | undefined = undefined;
-  #published: { readonly version: number; readonly bytes: Promise<Uint8Array> } | undefined;
-  #publishedBuffer: Uint8Array | undefined;
+  #published: PublishedShard | undefined;
 
   /**
    * Lays the parameters out and tells optimizers where their pieces are; the parameters keep their
@@ -137,7 +136,17 @@ export class ShardedUnit {
     );
     const isHere = !shardTrained && this.isTrained && placement === undefined;
     if (isTable) {
-      shardTable(leaves[0]!, new TokenTable(this, shape as [number, number]));
+      const { flat, shardIndex } = this;
+      const table: TableShard = {
+        ...{ name, group, flat, shardIndex },
+        exchange: (what, ready, call) => {
+          const options = { tag: name, identity: `${name} ${what}` };
+          return links().gathers.enqueue(ready, (input) => call(input, options), {
+            failed: this.#failing(`an exchange of ${what}`),
+          });
+        },
+      };
+      shardTable(leaves[0]!, new TokenTable(table, shape as [number, number]));
     }
     for (const leaf of leaves) {
       leaf.gradSink = this.gradient.sum;
@@ -170,20 +179,22 @@ export class ShardedUnit {
   /** Queues the cast and read-back of the shard, unless the published bytes are current. */
   publish(): Promise<Uint8Array> {
     const { version } = this.flat.storage;
-    if (this.#published?.version === version) {
-      return this.#published.bytes;
+    const before = this.#published;
+    if (before?.version === version) {
+      return before.bytes;
     }
     const { device } = this.flat;
     const staging = device.storage(this.layout.shardLength, this.full.loadDType, 'staging');
     staging.fill();
     device.backend.run('cast', { x: this.flat.view(), out: staging.view() });
-    const bytes = staging.read(0, staging.byteLength, this.#publishedBuffer);
+    const bytes = staging.read(0, staging.byteLength, before?.buffer);
+    const published: PublishedShard = { version, bytes, buffer: before?.buffer };
     const keep = (read: Uint8Array) => {
-      this.#publishedBuffer = read;
+      published.buffer = read;
     };
     bytes.then(keep, () => undefined); // a failure is seen by the gather that awaits it
     staging.release();
-    this.#published = { version, bytes };
+    this.#published = published;
     return bytes;
   }
 
@@ -217,19 +228,6 @@ export class ShardedUnit {
     } finally {
       loan?.close();
     }
-  }
-
-  /** Starts a collective in the sequence of gathers, with what `ready` brings. */
-  exchange<Input, Output>(
-    what: string,
-    ready: Promise<Input>,
-    call: (input: Input, options: ExchangeOptions) => Promise<Output>,
-  ): Promise<Output> {
-    const { name: tag } = this;
-    const options = { tag, identity: `${tag} ${what}` };
-    return this.#openLinks().gathers.enqueue(ready, (input) => call(input, options), {
-      failed: this.#failing(`an exchange of ${what}`),
-    });
   }
 
   /** Whether gathers start from a published shard. */
@@ -334,6 +332,14 @@ export class ShardedUnit {
     }
     return this.links;
   }
+}
+
+interface PublishedShard {
+  /** The version of the shard that the bytes are of. */
+  readonly version: number;
+  readonly bytes: Promise<Uint8Array>;
+  /** What the last read filled, for the next one to fill. */
+  buffer: Uint8Array | undefined;
 }
 
 interface GatherOptions {

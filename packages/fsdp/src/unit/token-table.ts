@@ -2,8 +2,8 @@
 // those for the tokens of all ranks; Megatron calls that vocabulary parallelism.
 //
 // Note [vocabulary parallel]
-// Of a table [words, width] rank r has words [r * per, (r + 1) * per). What travels is a few rows of
-// `width` numbers for each token, where a gather moves `words` of them.
+// Rank r has words [r * per, (r + 1) * per) of a table [words, width]. What travels is a few rows
+// of `width` numbers for each token, where a gather moves `words` of them.
 //
 //   lookUp  All ranks get all ids, and each looks up those that it has. The rows of the others are
 //           zeros, so the sum over ranks has the table's own bits.
@@ -21,10 +21,12 @@ import {
   byteSize,
   cast,
   type DType,
+  DTypeError,
   embedding,
   linear,
   linearCrossEntropyPart,
   mul,
+  ShapeError,
   sub,
   Tensor,
 } from '@shardweave/tensor-core';
@@ -39,7 +41,7 @@ export interface TableShard {
   readonly flat: Tensor;
   /** Which part of the table is this rank's. */
   readonly shardIndex: number;
-  /** Starts a collective in its turn, with what `ready` brings. */
+  /** Starts a collective in its turn among gathers, with what `ready` brings. */
   exchange<Input, Output>(
     what: string,
     ready: Promise<Input>,
@@ -76,8 +78,10 @@ export class TokenTable implements ShardedTable {
     this.#width = width;
   }
 
+  /** @throws {DTypeError} when the ids are no integers */
   async lookUp(ids: Tensor): Promise<Tensor> {
     const { device } = ids;
+    requireIds('embedding', ids);
     const counts = await this.#countsOf(ids.size);
     const all = int32(await this.#gather('ids', ids.toBytes(), { dtype: 'i32', counts }));
     const found = embedding(this.#part, device.tensor(this.#ownIds(all)));
@@ -86,8 +90,18 @@ export class TokenTable implements ShardedTable {
     return device.tensor(rows, [...ids.shape, this.#width], { dtype });
   }
 
+  /**
+   * @throws {ShapeError} when there is not one target for each row
+   * @throws {DTypeError} when the targets are no integers
+   */
   async losses(x: Tensor, targets: Tensor): Promise<Tensor> {
     const { device } = x;
+    requireIds('linearCrossEntropy', targets);
+    if (x.size !== targets.size * this.#width || x.shape.at(-1) !== this.#width) {
+      throw new ShapeError(
+        `linearCrossEntropy: expected x [..., ${this.#width}] and one target per row of it, got x [${x.shape.join(', ')}] and targets [${targets.shape.join(', ')}].`,
+      );
+    }
     const counts = await this.#countsOf(targets.size);
     const [rows, ids] = await Promise.all([
       this.#gatherRows(x, counts),
@@ -128,6 +142,7 @@ export class TokenTable implements ShardedTable {
     return losses;
   }
 
+  /** @throws {FsdpConfigError} where a gradient may come to the logits */
   async logits(x: Tensor): Promise<Tensor> {
     const { device } = x;
     const { group, name } = this.#shard;
@@ -274,6 +289,12 @@ function joinColumns(
     column += width;
   }
   return joined;
+}
+
+function requireIds(op: string, { dtype }: Tensor): void {
+  if (dtype !== 'i32' && dtype !== 'u32') {
+    throw new DTypeError(`${op}: expected ids of i32 or u32, got ${dtype}.`);
+  }
 }
 
 async function read(tensor: Tensor): Promise<Float32Array> {

@@ -36,11 +36,12 @@ export interface WholeSums {
 
 export function wholeSums({ sums, ids, rank, words, per }: PartSums): WholeSums {
   const numTokens = ids.length;
-  const ranks = Array.from({ length: Math.ceil(words / per) }, (_, each) => each);
-  const partOf = (each: number, token: number) => sums[2 * numTokens * each + token]!;
+  const ranks = Array.from({ length: Math.ceil(words / per) }, (_, index) => index);
+  const partOf = (owner: number, token: number) => sums[2 * numTokens * owner + token]!;
   const sumOfAll = (token: number) => {
-    const most = Math.max(...ranks.map((each) => partOf(each, token)));
-    return most + log64(ranks.reduce((sum, each) => sum + exp64(partOf(each, token) - most), 0));
+    const parts = ranks.map((owner) => partOf(owner, token));
+    const most = Math.max(...parts);
+    return most + log64(parts.reduce((sum, part) => sum + exp64(part - most), 0));
   };
   const hasLoss = (token: number) => ids[token]! >= 0 && ids[token]! < words;
   return {

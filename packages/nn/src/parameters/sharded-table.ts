@@ -1,22 +1,22 @@
-// Token tables that no rank has whole while it computes: each looks up and scores with the rows that
-// it has, and the ranks exchange what that gives, which is far less than the table.
+// Token tables that no rank has whole while it computes: each looks up and scores with the rows
+// that it has, and the ranks exchange what that gives, which is far less than the table.
 //
 // The modules that use a table this way, Embedding and LanguageHead, say so under TOKEN_TABLE. A
-// wrapper that shards their parameters gives the table a ShardedTable, which they then compute with.
+// wrapper that shards their parameters gives the table a ShardedTable, with which they compute.
 
 import type { Tensor } from '@shardweave/tensor-core';
 
-/** What computes with a table [words, width] of which each rank has some rows. All ranks call it. */
+/** What computes with a table [words, width] of which each rank has some rows. Collective. */
 export interface ShardedTable {
   /** Rows by their ids (any shape), as embedding gives them: [..., width]. */
   lookUp(ids: Tensor): Promise<Tensor>;
-  /** The cross-entropy of each target, f32 [...], under x [..., width] times the transposed table. */
+  /** The cross-entropy of targets [...] under x [..., width] times the table transposed, f32. */
   losses(x: Tensor, targets: Tensor): Promise<Tensor>;
   /** x [..., width] times the transposed table, [..., words], outside the graph. */
   logits(x: Tensor): Promise<Tensor>;
 }
 
-/** The key under which a module has the table that it reads by a ShardedTable where there is one. */
+/** The key under which a module has the table that it reads by a ShardedTable, if there is one. */
 export const TOKEN_TABLE: unique symbol = Symbol.for('@shardweave/nn/token-table');
 
 /** The key on a tensor, which another copy of the package finds, too. */

@@ -109,24 +109,21 @@ export function shardBlocks(
     const unit = new FullyShardedDataParallel(module as Module<[x: Tensor], Tensor>, options);
     owner.replaceChild(name, unit);
   }
-  const { vocabParallel = false } = sharding;
-  const fsdp = new FullyShardedDataParallel(model, {
-    ...fsdpOptions(sharding, 'root'),
-    vocabParallel,
-  });
+  const fsdp = new FullyShardedDataParallel(model, fsdpOptions(sharding, 'root'));
   // Losses are divided by all ranks' targets before backward.
   setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
   return fsdp;
 }
 
-function fsdpOptions({ config, groups, store, shardTrained = true }: Sharding, name: string) {
+function fsdpOptions(sharding: Sharding, name: string) {
+  const { config, groups, store, shardTrained = true, vocabParallel = false } = sharding;
   const isMixed = config.precision !== 'fp32';
   const { gradientGroups } = config;
   return {
     name,
     processGroup: groups.gather,
     processGroupReduceScatter: groups.reduce,
-    shardTrained,
+    ...{ shardTrained, vocabParallel },
     syncModuleStates: false, // seeds are equal, so each rank draws its own part
     reshardAfterForward: config.reshard,
     ...(store === undefined ? {} : { offloadConfig: { store } }),
