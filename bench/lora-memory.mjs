@@ -163,7 +163,12 @@ async function predict(ranks) {
   const blocks = model.layers().slice(1, -1);
   const inBlocks = new Set(blocks.flatMap((block) => block.parameters()));
   const root = model.parameters().filter((parameter) => !inBlocks.has(parameter));
-  const units = [...blocks.map((block) => block.parameters()), root];
+  // Over several ranks a table has a unit of its own, of whole rows.
+  const isTable = ({ requiresGrad, shape, blocks }) =>
+    ranks > 1 && !requiresGrad && shape.length === 2 && blocks === undefined;
+  const tables = root.filter(isTable);
+  const others = root.filter((parameter) => !isTable(parameter));
+  const units = [...blocks.map((block) => block.parameters()), others];
   const bytes = flags.precision === 'fp32' ? 4 : 2;
   const lengths = units.map((parameters) => {
     const shard = (sizes) => (sizes.length === 0 ? 0 : shardLayout(sizes, ranks).shardLength);
@@ -180,8 +185,9 @@ async function predict(ranks) {
   device.dispose();
   await backend.dispose();
   const total = (name) => lengths.reduce((sum, unit) => sum + unit[name], 0);
+  const rows = tables.map(({ size, shape }) => shardLayout([size], ranks, shape[1]).shardLength);
   return {
-    base: total('base'),
+    base: total('base') + bytes * rows.reduce((sum, length) => sum + length, 0),
     adapters: 4 * total('adapters'),
     optimizer: 8 * total('adapters'),
   };

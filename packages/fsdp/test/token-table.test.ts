@@ -5,6 +5,7 @@ import { PeerFailedError } from '@shardweave/collectives';
 import {
   FsdpConfigError,
   type FsdpOptions,
+  FsdpStateError,
   FullyShardedDataParallel,
   setGradientDivideFactors,
 } from '@shardweave/fsdp';
@@ -266,6 +267,24 @@ describe('refuses', () => {
         expect(error.message).toMatch(/rank 1 failed in forward: SHAPE: linearCrossEntropy/);
       }
     }));
+
+  it('a module inside that is called without its wrapper, on any rank', async () => {
+    const told = await refusal(
+      FsdpStateError,
+      async (rank) => {
+        const bare = decoder(rank.device, { isTied: true, dtype: 'f32' });
+        await wrap(bare, rank).initialize();
+        if (rank.rank === 1) {
+          throw new FsdpStateError('it calls nothing');
+        }
+        await bare.call(rowsOf(rank.device, [0, 1]).ids);
+      },
+      2,
+    );
+    expect(told).toMatch(
+      /^rank 0\/2 forward: expected a call of the wrapper, which all ranks make/,
+    );
+  });
 
   it('numbers for ids', async () => {
     const told = await refusal(

@@ -73,6 +73,7 @@ export class Instance implements TreeInstance {
       owner: wrapper,
       isSyncing: () => this.#tree?.isSyncing,
       groups: () => this.#tree?.rounds?.sums,
+      requireCall: () => this.#requireCall(),
       onContribution: (pass) => this.#noteContribution(pass),
       onFinal: (unit) => this.#afterBackward(unit),
       onFailed: (pass) => this.#tree?.watchPass(pass),
@@ -224,6 +225,12 @@ export class Instance implements TreeInstance {
     const { isSyncing, rounds } = this.#tree!;
     const isStepOver = isSyncing && rounds?.sums.present.isLast !== false;
     return isStepOver || this.isResharding;
+  }
+
+  #requireCall(): void {
+    if (this.#tree?.outermost === undefined && !this.wrapper.device.isInBackward) {
+      throw this.stateError('forward', 'a call of the wrapper, which all ranks make');
+    }
   }
 
   #noteContribution(pass: Pass): void {

@@ -24,7 +24,7 @@ import { callIdentity } from '../ranks/call-identity.js';
 import type { RankGroups } from '../ranks/rank-groups.js';
 import type { Placement } from './placement.js';
 import { type ShardLayout, shardLayout } from './shard-layout.js';
-import { type TableShard, TokenTable } from './token-table.js';
+import { TokenTable } from './token-table.js';
 import { type GradientContext, type ReduceOptions, UnitGradient } from './unit-gradient.js';
 import type { UnitLinks } from './unit-links.js';
 
@@ -54,6 +54,8 @@ export interface UnitPlan {
 /** What the units of one instance share. */
 export interface UnitContext extends GradientContext {
   readonly options: UnitOptions;
+  /** @throws {FsdpStateError} outside a forward, in which all ranks take part, and its backward */
+  requireCall(): void;
   /** Called when all gradients that a backward brings to a unit are in. */
   onFinal(unit: ShardedUnit): void;
 }
@@ -102,12 +104,11 @@ export class ShardedUnit {
     const [rank, worldSize] = this.isWhole ? [0, 1] : [group.rank, group.worldSize];
     this.shardIndex = rank;
     const leaves = parameters.map(({ tensor }) => tensor);
-    const [{ device, dtype }] = leaves as [Tensor, ...Tensor[]];
+    const [{ device, dtype, shape }] = leaves as [Tensor, ...Tensor[]];
     this.name = name;
     this.parameters = parameters;
     this.group = group;
     this.isTable = isTable;
-    const [{ shape }] = leaves as [Tensor];
     this.layout = shardLayout(leaves.map(restSize), worldSize, isTable ? shape[1] : 1);
     const layout = { ...this.layout, elementCount: this.layout.shardLength * worldSize };
     const links = () => this.#openLinks();
@@ -136,17 +137,10 @@ export class ShardedUnit {
     );
     const isHere = !shardTrained && this.isTrained && placement === undefined;
     if (isTable) {
-      const { flat, shardIndex } = this;
-      const table: TableShard = {
-        ...{ name, group, flat, shardIndex },
-        exchange: (what, ready, call) => {
-          const options = { tag: name, identity: `${name} ${what}` };
-          return links().gathers.enqueue(ready, (input) => call(input, options), {
-            failed: this.#failing(`an exchange of ${what}`),
-          });
-        },
-      };
-      shardTable(leaves[0]!, new TokenTable(table, shape as [number, number]));
+      const failing = (what: string) => this.#failing(`an exchange of ${what}`);
+      const { requireCall } = context;
+      const shard = { name, group, flat: this.flat, index: rank, links, failing, requireCall };
+      shardTable(leaves[0]!, new TokenTable(shard, shape as [number, number]));
     }
     for (const leaf of leaves) {
       leaf.gradSink = this.gradient.sum;

@@ -15,7 +15,7 @@
 //           exchanges nothing.
 //   logits  All ranks get all rows x, and then all logits.
 
-import type { ProcessGroup } from '@shardweave/collectives';
+import type { ExchangeCall, ProcessGroup } from '@shardweave/collectives';
 import type { ShardedTable } from '@shardweave/nn/flat';
 import {
   byteSize,
@@ -31,6 +31,7 @@ import {
   Tensor,
 } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
+import type { UnitLinks } from './unit-links.js';
 import { type Vocabulary, wholeSums } from './whole-sums.js';
 
 /** This rank's rows of a table, and how it meets the other ranks. */
@@ -39,20 +40,13 @@ export interface TableShard {
   readonly group: ProcessGroup;
   /** The rows of this rank and its padding, one after another. */
   readonly flat: Tensor;
-  /** Which part of the table is this rank's. */
-  readonly shardIndex: number;
-  /** Starts a collective in its turn among gathers, with what `ready` brings. */
-  exchange<Input, Output>(
-    what: string,
-    ready: Promise<Input>,
-    call: (input: Input, options: ExchangeOptions) => Promise<Output>,
-  ): Promise<Output>;
-}
-
-/** What the collectives of an exchange carry for errors and traces. */
-export interface ExchangeOptions {
-  readonly tag: string;
-  readonly identity: string;
+  /** Which part of the table it is. */
+  readonly index: number;
+  links(): Pick<UnitLinks, 'gathers'>;
+  /** Throws where this rank would exchange alone. */
+  requireCall(): void;
+  /** Tells the other ranks that this one can't take part in an exchange of `what`. */
+  failing(what: string): (error: unknown) => Promise<void>;
 }
 
 /** Numbers of one dtype that ranks exchange. */
@@ -171,8 +165,8 @@ export class TokenTable implements ShardedTable {
 
   /** This rank's rows, without padding. */
   get #part(): Tensor {
-    const { flat, shardIndex } = this.#shard;
-    return new Tensor(flat.storage, [this.#shares()[shardIndex]!, this.#width]);
+    const { flat, index } = this.#shard;
+    return new Tensor(flat.storage, [this.#shares()[index]!, this.#width]);
   }
 
   /** The number of words of each rank. */
@@ -184,9 +178,9 @@ export class TokenTable implements ShardedTable {
 
   /** Ids counted from this rank's first word; NO_ID where it has none of that id. */
   #ownIds(ids: Int32Array): Int32Array {
-    const { shardIndex } = this.#shard;
-    const first = shardIndex * this.#vocabulary.per;
-    const share = this.#shares()[shardIndex]!;
+    const { index } = this.#shard;
+    const first = index * this.#vocabulary.per;
+    const share = this.#shares()[index]!;
     return ids.map((id) => (id >= first && id < first + share ? id - first : NO_ID));
   }
 
@@ -206,7 +200,7 @@ export class TokenTable implements ShardedTable {
 
   /** What all ranks' words make of the sums that each has for the tokens of all. */
   async #wholeSums(own: Promise<Float32Array[]>, ids: Int32Array) {
-    const { group, shardIndex } = this.#shard;
+    const { group, index } = this.#shard;
     const sent = own.then(([logSumExp, losses]) => {
       const numbers = new Float32Array(2 * ids.length);
       numbers.set(logSumExp!);
@@ -216,7 +210,7 @@ export class TokenTable implements ShardedTable {
     const counts = Array.from({ length: group.worldSize }, () => 2 * ids.length);
     const { buffer } = await this.#gather('sums', sent, { dtype: 'f32', counts });
     const sums = new Float32Array(buffer);
-    return wholeSums({ sums, ids, rank: shardIndex, ...this.#vocabulary });
+    return wholeSums({ sums, ids, rank: index, ...this.#vocabulary });
   }
 
   /** The rows x of all ranks, [tokens, width]. */
@@ -231,6 +225,7 @@ export class TokenTable implements ShardedTable {
 
   /** The number of tokens that each rank has. */
   async #countsOf(own: number): Promise<number[]> {
+    this.#shard.requireCall();
     const bytes = new Uint8Array(Uint32Array.of(own).buffer);
     const counts = Array.from({ length: this.#shard.group.worldSize }, () => 1);
     const all = await this.#gather('numbers of tokens', Promise.resolve(bytes), {
@@ -247,7 +242,7 @@ export class TokenTable implements ShardedTable {
   /** The numbers of all ranks, one rank after another. */
   #gather(what: string, own: Promise<Uint8Array>, { dtype, counts }: Moved): Promise<Uint8Array> {
     const { group } = this.#shard;
-    return this.#shard.exchange(what, own, async (input, options) => {
+    return this.#exchange(what, own, async (input, options) => {
       const output = new Uint8Array(sumOf(counts) * byteSize(dtype));
       await group.allGather(input, output, { ...options, dtype, counts });
       return output;
@@ -257,10 +252,23 @@ export class TokenTable implements ShardedTable {
   /** This rank's part of the sum over ranks. */
   #sum(what: string, all: Promise<Uint8Array>, { dtype, counts }: Moved): Promise<Uint8Array> {
     const { group } = this.#shard;
-    return this.#shard.exchange(what, all, async (input, options) => {
+    return this.#exchange(what, all, async (input, options) => {
       const output = new Uint8Array(counts[group.rank]! * byteSize(dtype));
       await group.reduceScatter(input, output, { ...options, dtype, op: 'sum', counts });
       return output;
+    });
+  }
+
+  /** Starts a collective in its turn among gathers, with what `ready` brings. */
+  #exchange(
+    what: string,
+    ready: Promise<Uint8Array>,
+    call: (input: Uint8Array, options: ExchangeCall) => Promise<Uint8Array>,
+  ): Promise<Uint8Array> {
+    const { name, links, failing } = this.#shard;
+    const options = { tag: name, identity: `${name} ${what}` };
+    return links().gathers.enqueue(ready, (input) => call(input, options), {
+      failed: failing(what),
     });
   }
 }
