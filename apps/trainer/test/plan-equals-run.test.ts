@@ -1,17 +1,18 @@
 // A dry run finds to the byte what the run takes. Random configurations are compared with the
 // ledgers and counters of runs over memory: 30 of them in the long run, 15 in the short one.
 
-import { readdirSync, statSync } from 'node:fs';
+import { readdirSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { cpuInfo } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { expectClose } from '../../../tooling/test-kit/closeness.ts';
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { dryRun } from '../src/plan/dry-run.js';
 import type { RankReport } from '../src/rank/events.js';
 import { splitMix32 } from '../src/seeded-random.js';
 import { parseFlags } from './support/parse-flags.js';
-import { ROOT, referenceCase, runFlags } from './support/run-flags.js';
+import { ROOT, type RunRecord, referenceCase, runFlags } from './support/run-flags.js';
 
 const STEPS = 3;
 /** Stands for a directory that each run has for itself. */
@@ -110,4 +111,35 @@ describe('bytes by tag, on the wire and at rest', () => {
     expect(count(/--cpu-offload|--strategy offload(?!.*-dir)/)).toBeGreaterThan(3);
     expect(count(/ddp.*--precision (bf|fp)16/)).toBeGreaterThan(1);
   });
+});
+
+/** A decoder without weights whose vocabulary is larger than any step: ranks share its table. */
+function modelOfManyWords(): string {
+  const config = {
+    ...{ model_type: 'llama', vocab_size: 1003, hidden_size: 128, num_hidden_layers: 1 },
+    ...{ num_attention_heads: 2, num_key_value_heads: 1, intermediate_size: 64 },
+    ...{ max_position_embeddings: 32, tie_word_embeddings: true },
+  };
+  const directory = newFolder();
+  writeFileSync(join(directory, 'config.json'), JSON.stringify(config));
+  return directory;
+}
+
+it.each([
+  ['fp32', 2e-6],
+  ['bf16', 2e-3],
+] as const)('a token table in parts, %s: bytes, and losses of one process', async (dtype, most) => {
+  const flags = [
+    ...['--model', modelOfManyWords(), ...DATA, '--device', 'cpu', '--quiet', '--threads', '1'],
+    ...['--steps', `${STEPS}`, '--seq', '8', '--batch', '6', '--lora-rank', '4', '--lr', '0.01'],
+    ...['--precision', dtype, '--products', 'wasm'],
+  ];
+  const alone = await runFlags([...flags, '--strategy', 'single']);
+  const sharded = [...flags, '--strategy', 'fsdp', '--ranks', '3'];
+  const { steps, reports } = await runFlags(sharded);
+  await expectEqual(sharded, reports);
+  const tableBytes = (dtype === 'fp32' ? 4 : 2) * 1003 * 128;
+  expect(Math.max(...reports.map(({ peakBytes }) => peakBytes.gathered))).toBeLessThan(tableBytes);
+  const losses = (run: Pick<RunRecord, 'steps'>) => run.steps.map(({ loss }) => loss);
+  expectClose(losses({ steps }), losses(alone), most);
 });
