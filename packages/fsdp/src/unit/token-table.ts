@@ -6,7 +6,8 @@
 // of `width` numbers for each token, where a gather moves `words` of them.
 //
 //   lookUp  All ranks get all ids, and each looks up those that it has. The rows of the others are
-//           zeros, so the sum over ranks has the table's own bits.
+//           zeros, so the sum over ranks has the table's own values: its bits, but for the sign of
+//           a zero.
 //   losses  All ranks get all rows x. From its words each computes a logSumExp and its slope, and
 //           the logit of a target that it has. What all words give is made of these:
 //             logSumExp = log(sum over r of exp(logSumExp_r)), loss = logSumExp - logit
