@@ -93,13 +93,12 @@ export {
 export { embedding } from './ops/embedding.js';
 export { type GateOptions, geGlu, swiGlu } from './ops/gated.js';
 export { type AxisOptions, gather } from './ops/gather.js';
+export { type LinearCrossEntropyOptions, linearCrossEntropy } from './ops/linear-cross-entropy.js';
 export {
-  type LinearCrossEntropyOptions,
   type LinearCrossEntropyPart,
   type LinearCrossEntropyPartOptions,
-  linearCrossEntropy,
   linearCrossEntropyPart,
-} from './ops/linear-cross-entropy.js';
+} from './ops/linear-cross-entropy-part.js';
 export {
   type LinearEnding,
   type LinearOptions,
