@@ -159,17 +159,19 @@ export function defaultPredivide(worldSize: number): number {
 /** @throws {FsdpConfigError} for options that do not go with vocabParallel */
 function requireVocabParallel(options: FsdpOptions): void {
   const isOff = options.moveParamsToCpu === true || options.offloadConfig !== undefined;
-  const other =
+  const [other, why] =
     options.gradientGroups !== undefined
-      ? 'gradientGroups: parts of a table are rounded by the number of ranks'
+      ? ['gradientGroups', 'Parts of a table round by the number of ranks']
       : options.findUnusedParameters === true
-        ? 'findUnusedParameters: all ranks compute with a table together'
+        ? ['findUnusedParameters', 'All ranks compute with a table together']
         : Array.isArray(options.flattenParameters)
-          ? 'groups in flattenParameters: a table is a flat parameter of its own'
+          ? ['groups in flattenParameters', 'A table is a flat parameter of its own']
           : isOff
-            ? 'moveParamsToCpu or offloadConfig: a table computes where it rests'
-            : undefined;
+            ? ['moveParamsToCpu or offloadConfig', 'A table computes where it rests']
+            : [];
   if (options.vocabParallel === true && other !== undefined) {
-    throw new FsdpConfigError(`fsdp: expected no vocabParallel, got it with ${other}.`);
+    throw new FsdpConfigError(
+      `fsdp: expected vocabParallel or ${other}, got both. ${why}: leave one out.`,
+    );
   }
 }

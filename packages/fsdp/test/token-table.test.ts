@@ -9,12 +9,14 @@ import {
   FullyShardedDataParallel,
   setGradientDivideFactors,
 } from '@shardweave/fsdp';
-import { Decoder, Embedding, Sgd } from '@shardweave/nn';
+import { summonFullParams } from '@shardweave/fsdp/fairscale';
+import { Decoder, Embedding, loadStateDict, Sgd, stateDict } from '@shardweave/nn';
 import {
   type Device,
   DTypeError,
   mul,
   ShapeError,
+  StateError,
   sum,
   type Tensor,
 } from '@shardweave/tensor-core';
@@ -183,6 +185,49 @@ describe('outside the graph', () => {
     }));
 });
 
+it('a table whose values are shown is used by them', () =>
+  onRanks(2, async (rank) => {
+    const { device } = rank;
+    const bare = decoder(device, { isTied: true, dtype: 'f32' });
+    const { ids } = rowsOf(device, [0, 1]);
+    const embedded = () =>
+      bare
+        .layers()[0]!
+        .call(ids)
+        .then((rows: Tensor) => rows.toArray());
+    const before = await embedded();
+    const model = wrap(bare, rank);
+    await summonFullParams(model, async () => expect(await embedded()).toEqual(before));
+  }));
+
+it('a base that was not loaded after wrapping again is missed alike, and loaded then', () =>
+  onRanks(3, async (rank) => {
+    const bare = freeze(decoder(rank.device, { isTied: true, dtype: 'f32' }), (name) => {
+      return !/q_proj/.test(name);
+    });
+    const options = { shardTrained: false };
+    const wrapAll = () => {
+      const { group: processGroup } = rank;
+      const block = bare.layers()[1]!;
+      const inner = { processGroup, syncModuleStates: false, ...options };
+      bare.replaceChild('1', new FullyShardedDataParallel(block, inner));
+      return wrap(bare, rank, options);
+    };
+    const model = wrapAll();
+    await model.initialize();
+    const [norm] = model.units; // too small for three ranks
+    expect(norm!.layout.shardLength * 2).toBe(norm!.layout.elementCount);
+    const base = await stateDict(model);
+    const losses = await step(model, partOf(rank));
+    model.unwrap();
+    const again = wrapAll();
+    const error = await rejectionOf<Error>(step(again, partOf(rank)));
+    expect(error).toBeInstanceOf(StateError);
+    expect(error.message).toMatch(/got none of '[a-z.]*layers.0/);
+    await loadStateDict(again, base);
+    expect(await step(again, partOf(rank))).toEqual(losses);
+  }));
+
 describe('a table that is gathered all the same', () => {
   const table = (device: Device, words: number, width = WIDTH) =>
     freeze(new Embedding(device, { numEmbeddings: words, embeddingDim: width }));
@@ -223,10 +268,10 @@ describe('a table that is gathered all the same', () => {
 
 describe('refuses', () => {
   it.each([
-    [{ gradientGroups: 4 }, /got it with gradientGroups: parts of a table/],
-    [{ findUnusedParameters: true }, /got it with findUnusedParameters: all ranks/],
-    [{ flattenParameters: [] }, /got it with groups in flattenParameters: a table/],
-    [{ moveParamsToCpu: true }, /got it with moveParamsToCpu or offloadConfig: a table/],
+    [{ gradientGroups: 4 }, /vocabParallel or gradientGroups, got both. Parts/],
+    [{ findUnusedParameters: true }, /or findUnusedParameters, got both. All ranks/],
+    [{ flattenParameters: [] }, /or groups in flattenParameters, got both. A table/],
+    [{ moveParamsToCpu: true }, /or moveParamsToCpu or offloadConfig, got both. A table/],
   ] as const)('%o beside it', async (options, message) => {
     const given = { isTied: true, dtype: 'f32' } as const;
     const told = await refusal(FsdpConfigError, (rank) =>
@@ -282,8 +327,23 @@ describe('refuses', () => {
       2,
     );
     expect(told).toMatch(
-      /^rank 0\/2 forward: expected a call of the wrapper, which all ranks make/,
+      /^rank 0\/2 forward: expected a call of the wrapper 'fsdp', which all ranks make, got one of/,
     );
+  });
+
+  it('a module that reads the weight of a layer', async () => {
+    const told = await refusal(
+      StateError,
+      async (rank) => {
+        const { device, group: processGroup } = rank;
+        const used = freeze(new Embedding(device, { numEmbeddings: 8, embeddingDim: WIDTH }));
+        const reads = moduleOf(device, { used }, async () => sum(used.weight));
+        const fsdp = new FullyShardedDataParallel(reads, { processGroup, vocabParallel: true });
+        await fsdp.call();
+      },
+      2,
+    );
+    expect(told).toMatch(/Token table 'fsdp.used.weight' is in parts \(vocabParallel\), and only/);
   });
 
   it('numbers for ids', async () => {

@@ -90,7 +90,9 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
    * @throws {StateError} where frozen parameters are to be loaded first
    */
   beginForward(instance: Instance): void {
-    for (const { values } of this.units) {
+    // Each rank has some of the largest one, so that all of them find the same to be missing.
+    const bySize = [...this.units].sort((a, b) => b.layout.elementCount - a.layout.elementCount);
+    for (const { values } of bySize) {
       values.requireLoaded();
     }
     this.outermost = instance;

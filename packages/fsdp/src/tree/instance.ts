@@ -229,7 +229,10 @@ export class Instance implements TreeInstance {
 
   #requireCall(): void {
     if (this.#tree?.outermost === undefined && !this.wrapper.device.isInBackward) {
-      throw this.stateError('forward', 'a call of the wrapper, which all ranks make');
+      const { rank, worldSize } = this.processGroup;
+      throw new FsdpStateError(
+        `rank ${rank}/${worldSize} forward: expected a call of the wrapper '${this.name}', which all ranks make, got one of a module inside, which uses a token table in parts (vocabParallel). Call the wrapper.`,
+      );
     }
   }
 

@@ -120,7 +120,9 @@ export class ShardedUnit {
       shard: { index: rank, count: worldSize },
       computeDType: dtype === masterDType ? computeDType : dtype,
       fullTag: 'gathered',
-      absentHint: `Flat parameter '${name}' is gathered inside its instance's forward, in the backward of what that returned, and inside summonFullParams. A loss kept in a field is outside of these: return it with the other results. A wrapped list is never called: wrap the modules in it.`,
+      absentHint: isTable
+        ? `Token table '${name}' is in parts (vocabParallel), and only Embedding and LanguageHead of nn can use it so. Leave the option out where another module reads it.`
+        : `Flat parameter '${name}' is gathered inside its instance's forward, in the backward of what that returned, and inside summonFullParams. A loss kept in a field is outside of these: return it with the other results. A wrapped list is never called: wrap the modules in it.`,
       rest: placement,
       hostBuffers: () => links().hostBuffers,
       gatherWhole: (stored) => (worldSize === 1 ? stored : this.#gatherWhole(stored)),

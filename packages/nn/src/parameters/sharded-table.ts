@@ -36,7 +36,11 @@ export function shardTable(table: Tensor, sharded: ShardedTable | undefined): vo
   (table as Carrier)[SHARDED] = sharded;
 }
 
-/** What computes with a table that is sharded; undefined where its values are used themselves. */
+/**
+ * What computes with a table that is sharded; undefined where its values are used themselves, as
+ * those of a sharded one are while all of them are shown.
+ */
 export function shardedTableOf(table: Tensor): ShardedTable | undefined {
-  return (table as Carrier)[SHARDED];
+  const sharded = (table as Carrier)[SHARDED];
+  return sharded !== undefined && table.storage.isFilled ? undefined : sharded;
 }
