@@ -281,25 +281,28 @@ async function sharedRoots(
 ): Promise<number[]> {
   const { held, isMax, operation } = options;
   const { ranks } = held;
-  const places = placesOf(parameters, held);
-  const values = ownValues(places, nodes, { rank: ranks.rank, isMax });
+  const shares = nodesOfRanks(parameters, held);
+  const values = ownValues(shares, nodes, { rank: ranks.rank, isMax });
   if (values.length > 0) {
     await ranks.sum(operation, values);
   }
-  return places.map((ofParameter) =>
+  return shares.map((ofParameter) =>
     joinNormValues(
-      ofParameter.map(({ level, slot }) => ({ level, value: values[slot]! })),
+      ofParameter.flatMap(({ nodes, slot }) =>
+        nodes.map(({ level }, i) => ({ level, value: values[slot + i]! })),
+      ),
       isMax,
     ),
   );
 }
 
 /**
- * A node of a parameter's summation tree that `rank` computes, and its slot among all the numbers
- * that ranks exchange.
+ * The nodes of a parameter's summation tree that `rank` computes, in ascending order, and the slot
+ * of the first among all the numbers that ranks exchange; the others follow it.
  */
-interface Place extends NormNode {
+interface NodesOfRank {
   readonly rank: number;
+  readonly nodes: readonly NormNode[];
   readonly slot: number;
 }
 
@@ -309,7 +312,7 @@ interface Place extends NormNode {
  * rank has whole is the first one's. Every rank knows all layouts, so only the numbers themselves
  * are exchanged.
  */
-function placesOf(parameters: readonly Tensor[], { parts }: GradientsAtRest): Place[][] {
+function nodesOfRanks(parameters: readonly Tensor[], { parts }: GradientsAtRest): NodesOfRank[][] {
   const sharded = new Map<Tensor, readonly ElementsOfRank[]>();
   for (const { parameters: ofPart, elementsOf } of parts) {
     ofPart.forEach((parameter, i) => {
@@ -318,31 +321,39 @@ function placesOf(parameters: readonly Tensor[], { parts }: GradientsAtRest): Pl
       }
     });
   }
-  let slot = 0;
+  let end = 0;
   return parameters.map((parameter) => {
     const elements = sharded.get(parameter) ?? [{ rank: 0, first: 0, length: parameter.size }];
-    return elements.flatMap(({ rank, first, length }) => {
-      const cover = normCover(blockRange(parameter.size, first, length));
-      return cover.map((node) => ({ ...node, rank, slot: slot++ }));
+    return elements.map(({ rank, first, length }) => {
+      const nodes = normCover(blockRange(parameter.size, first, length));
+      const slot = end;
+      end += nodes.length;
+      return { rank, nodes, slot };
     });
   });
 }
 
 /** This rank's numbers at their slots, and zeros at the slots of the other ranks. */
 function ownValues(
-  places: readonly (readonly Place[])[],
-  nodes: readonly (readonly NormValue[])[],
+  shares: readonly (readonly NodesOfRank[])[],
+  computed: readonly (readonly NormValue[])[],
   { rank, isMax }: { readonly rank: number; readonly isMax: boolean },
 ): Float32Array {
-  const values = new Float32Array(places.reduce((sum, { length }) => sum + length, 0));
-  places.forEach((ofParameter, i) => {
-    for (const { level, index, slot } of ofParameter.filter((place) => place.rank === rank)) {
-      // The device returns nodes of a level of its own; this keeps those that lie below the place.
-      const inside = nodes[i]!.filter(
-        (node) =>
-          node.level <= level && Math.floor(node.index / pow64(2, level - node.level)) === index,
-      );
-      values[slot] = joinNormValues(inside, isMax);
+  const last = shares.at(-1)?.at(-1);
+  const values = new Float32Array(last === undefined ? 0 : last.slot + last.nodes.length);
+  shares.forEach((ofParameter, i) => {
+    // The device returns nodes of levels of its own, each of which lies below one of these.
+    const below = computed[i]!;
+    let next = 0;
+    for (const { nodes, slot } of ofParameter.filter((share) => share.rank === rank)) {
+      nodes.forEach(({ level, index }, at) => {
+        const start = next;
+        const end = (index + 1) * pow64(2, level);
+        while (next < below.length && below[next]!.index * pow64(2, below[next]!.level) < end) {
+          next += 1;
+        }
+        values[slot + at] = joinNormValues(below.slice(start, next), isMax);
+      });
     }
   });
   return values;
