@@ -44,6 +44,12 @@ describe('refuses', () => {
         }),
     ],
     [
+      'what ranks after the first have of a gathered state',
+      StateDictError,
+      async (model: FullyShardedDataParallel) =>
+        loadFullOptimStateDict(model, adam(model), undefined as never),
+    ],
+    [
       'another number of groups',
       StateDictError,
       async (model: FullyShardedDataParallel) =>

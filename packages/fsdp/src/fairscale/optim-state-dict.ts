@@ -7,7 +7,7 @@ import type { Optimizer, OptimizerStateDict, ParameterState } from '@shardweave/
 import { StateDictError } from '@shardweave/nn';
 import { checkStates, type FlatStateBytes, joinMembers } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
-import { OBJECT, optional } from '@shardweave/tensor-core/options';
+import { OBJECT, optional, shown } from '@shardweave/tensor-core/options';
 import { checkOptions } from '../check-options.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { agree, agreeOnText } from '../tree/agree.js';
@@ -100,12 +100,18 @@ async function gatherFull<Options extends object>(
  * Cuts this rank's part out of a whole state, for the present world size and wrapping, whatever the
  * state was gathered from. No communication; `full` is not changed and shares no memory with the
  * result.
- * @throws {StateDictError} for unknown names and for other shapes
+ * @throws {StateDictError} for unknown names, for other shapes, and without a state
  */
 export function getShardFromOptimStateDict<Options extends object>(
   fsdp: FullyShardedDataParallel,
   full: FullOptimStateDict<Options>,
 ): OptimStateShard<Options> {
+  if (Object(full).state === undefined) {
+    throw new StateDictError(
+      `optimizer state: expected the whole state on every rank, got ${shown(full)}. gatherFullOptimStateDict gives it to the first rank: send it to the others, or use localOptimStateDict, which gives each rank its own.`,
+      { unexpected: [], mismatched: [] },
+    );
+  }
   const root = instanceOf(fsdp);
   requireEachInOneUnit(root);
   requireNoOwnerBeside(root, 'optimizer state');
