@@ -278,8 +278,11 @@ export class Instance implements TreeInstance {
   /** The error of a call that can't begin now. */
   stateError(operation: string, expected: string): FsdpStateError {
     const { rank, worldSize } = this.processGroup;
+    const { state } = this.activity;
+    const running = state.startsWith('backward') ? 'backward' : state;
+    const hint = state === 'idle' ? '' : ` Await that ${running} before this call.`;
     return new FsdpStateError(
-      `rank ${rank}/${worldSize} ${operation}: expected ${expected}, got ${this.isRoot ? 'root' : 'inner'} instance '${this.name}' in state ${this.activity.state}. Forward and backward cannot run inside summonFullParams, nor other calls inside them.`,
+      `rank ${rank}/${worldSize} ${operation}: expected ${expected}, got ${this.isRoot ? 'root' : 'inner'} instance '${this.name}' in state ${state}.${hint}`,
     );
   }
 }
