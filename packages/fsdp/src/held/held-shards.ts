@@ -72,11 +72,12 @@ async function atRest(roots: readonly Instance[], call: HeldCall): Promise<AtRes
   const checks = roots.map((root) => noteShards(root, operation));
   const parts: HeldPart[] = [];
   for (const root of roots) {
+    const instances = root.instances();
     const keyed =
       by === 'pieces'
         ? await keyedUnits(root, { operation })
-        : unitsUsedBy(root).map((unit) => ({ unit, suffix: '', isWriting: false }));
-    const local = root.instances().filter((instance) => instance.isLocalTo(root));
+        : unitsUsedBy(root, instances).map((unit) => ({ unit, suffix: '', isWriting: false }));
+    const local = instances.filter((instance) => instance.isLocalTo(root));
     const own = new Set(local.flatMap(({ units }) => units));
     for (const { unit, suffix, isWriting } of keyed) {
       if (by === 'gradients' && isLeftOut(root, unit)) {
@@ -338,10 +339,10 @@ async function readShard(unit: ShardedUnit, given: GivenParameters): Promise<Uin
  * The units of an instance and those below it, and the units of other instances that hold a
  * parameter which these use.
  */
-function unitsUsedBy(root: Instance): ShardedUnit[] {
+function unitsUsedBy(root: Instance, instances: readonly Instance[]): ShardedUnit[] {
   const used = new Set(root.wrapper.parameters());
-  const beside = [...ownersBeside(root.instances())].flatMap(({ units }) =>
+  const beside = [...ownersBeside(instances)].flatMap(({ units }) =>
     units.filter(({ parameters }) => parameters.some(({ tensor }) => used.has(tensor))),
   );
-  return [...root.instances().flatMap(({ units }) => units), ...beside];
+  return [...instances.flatMap(({ units }) => units), ...beside];
 }

@@ -30,11 +30,12 @@ export async function collectiveCall<T>(
 ): Promise<T> {
   const roots = 'wrapper' in fsdp ? [fsdp] : fsdp;
   const below = () => roots.flatMap((root) => root.instances());
-  const { operation, states, instances = below() } = call;
+  const all = below();
+  const { operation, states, instances = all } = call;
   for (const instance of instances) {
     instance.activity.expect(operation, states);
   }
-  return CallQueue.inTurn(callQueuesOf(below()), async () => {
+  return CallQueue.inTurn(callQueuesOf(all), async () => {
     try {
       for (const root of roots) {
         await root.elect();

@@ -137,8 +137,8 @@ export class Instance implements TreeInstance {
    * ranks where they differ in instances or options
    */
   async elect(): Promise<Tree> {
-    requireEachInOneUnit(this);
     const instances = this.instances();
+    requireEachInOneUnit(this, instances);
     requireStillFrozen(instances);
     for (const steps of homeStepsOf(instances)) {
       await steps.rest(); // a step in which a store failed is finished before anything is read

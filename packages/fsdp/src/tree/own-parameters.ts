@@ -89,10 +89,10 @@ function collectOutsideInstances(module: Module, path: string, found: Map<Tensor
  * Checks that each parameter below an instance is in exactly one flat parameter, and that each
  * parameter of a flat one is still in the module: modules may have been added or removed since they
  * were wrapped.
+ * @param instances those at and below it
  * @throws {FsdpConfigError} naming those that are not
  */
-export function requireEachInOneUnit(fsdp: TreeInstance): void {
-  const instances = fsdp.instances();
+export function requireEachInOneUnit(fsdp: TreeInstance, instances = fsdp.instances()): void {
   const known = new Set([...instances, ...(fsdp.tree?.instances ?? [])]);
   const named = fsdp.wrapper.namedParameters();
   const bare = named.filter(([, tensor]) => ownerOf(tensor) === undefined);
