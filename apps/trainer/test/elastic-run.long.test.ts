@@ -35,7 +35,7 @@ describe('train --elastic, with 50 kills', { timeout: LONG_MS }, () => {
     const flags = `${FLAGS} ${how}`.trim();
     const line = `${flags} --hash-every ${HASH_EVERY} --strategy ddp --ranks ${RANKS} --max-restarts ${KILLS} --save-every 1000000 --steps 1000000`;
     await using run = new ElasticRun(script, line, out);
-    await run.untilStep(3);
+    await run.untilAtWork(RANKS);
     for (let numKilled = 0; numKilled < KILLS; ) {
       // All of them have the state by now, so that one of them is enough.
       const ranks = [...run.ranks];

@@ -16,7 +16,8 @@ const SECRET = 'the secret of an elastic run';
 /** Far more than any change takes on a busy machine. */
 const LIMIT_MS = 60_000;
 
-type Members = Extract<RunRecord, { readonly type: 'members' }>;
+type EventOf<Type> = Extract<RunRecord, { readonly type: Type }>;
+type Members = EventOf<'members'>;
 
 /** A command with all that it prints. */
 export class Spoken implements AsyncDisposable {
@@ -83,8 +84,7 @@ export class ElasticRun extends Spoken {
   }
 
   get changes(): readonly Members[] {
-    const events = linesOf(join(this.out, 'events.jsonl')) as RunRecord[];
-    return events.filter((event): event is Members => event.type === 'members');
+    return this.#events('members');
   }
 
   get numLost(): number {
@@ -98,6 +98,11 @@ export class ElasticRun extends Spoken {
     return new Spoken(this.#script, ['join', address!, ...flags.split(' ').filter(Boolean)], env);
   }
 
+  /** Waits until so many have done a step: a job begins with those that are there first. */
+  async untilAtWork(ranks: number): Promise<void> {
+    await this.until(() => new Set(this.#events('rank').map(({ rank }) => rank)).size === ranks);
+  }
+
   /** Waits for a step at which there are so many ranks. */
   async untilRanks(ranks: number): Promise<void> {
     await this.until(() => this.changes.at(-1)?.ranks === ranks);
@@ -107,6 +112,11 @@ export class ElasticRun extends Spoken {
 
   async untilStep(step: number): Promise<void> {
     await this.until(() => (this.steps.at(-1)?.step ?? 0) >= step);
+  }
+
+  #events<Type extends 'members' | 'rank'>(type: Type): EventOf<Type>[] {
+    const events = linesOf(join(this.out, 'events.jsonl')) as RunRecord[];
+    return events.filter((event): event is EventOf<Type> => event.type === type);
   }
 }
 
