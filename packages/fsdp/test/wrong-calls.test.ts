@@ -163,14 +163,14 @@ it('a backward of the module whose wrapper was dropped says which one to call', 
   expect(message).toContain('expected a forward of the wrapper, which fullyShard returns, before');
 });
 
-it('a second call beside the first is told to await it, and the first goes on', () =>
+it('a second call beside the first is told when it may come, and the first goes on', () =>
   onRanks(2, async ({ device, group }) => {
     const model = new FullyShardedDataParallel(layer(device), { processGroup: group });
     const x = device.full([2, DIM], 1);
     const [first, second] = await Promise.allSettled([model.call(x), model.call(x)]);
     expect(first.status).toBe('fulfilled');
     expect(String((second as PromiseRejectedResult).reason)).toContain(
-      "instance 'fsdp' in state forward. Await that forward before this call.",
+      "instance 'fsdp' in state forward. Call it after that forward, not beside or inside it.",
     );
   }));
 

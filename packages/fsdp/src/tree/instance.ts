@@ -280,7 +280,7 @@ export class Instance implements TreeInstance {
     const { rank, worldSize } = this.processGroup;
     const { state } = this.activity;
     const running = state.startsWith('backward') ? 'backward' : state;
-    const hint = state === 'idle' ? '' : ` Await that ${running} before this call.`;
+    const hint = state === 'idle' ? '' : ` Call it after that ${running}, not beside or inside it.`;
     return new FsdpStateError(
       `rank ${rank}/${worldSize} ${operation}: expected ${expected}, got ${this.isRoot ? 'root' : 'inner'} instance '${this.name}' in state ${state}.${hint}`,
     );
