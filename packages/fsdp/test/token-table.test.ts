@@ -5,12 +5,13 @@ import { PeerFailedError } from '@shardweave/collectives';
 import {
   FsdpConfigError,
   type FsdpOptions,
+  FsdpRanksDifferError,
   FsdpStateError,
   FullyShardedDataParallel,
   setGradientDivideFactors,
 } from '@shardweave/fsdp';
 import { summonFullParams } from '@shardweave/fsdp/fairscale';
-import { Decoder, Embedding, loadStateDict, Sgd, stateDict } from '@shardweave/nn';
+import { Decoder, Embedding, LayerNorm, loadStateDict, Sgd, stateDict } from '@shardweave/nn';
 import {
   type Device,
   DTypeError,
@@ -344,6 +345,23 @@ describe('refuses', () => {
       2,
     );
     expect(told).toMatch(/Token table 'fsdp.used.weight' is in parts \(vocabParallel\), and only/);
+  });
+
+  it('ranks that use different parameters, with no word of the option that it excludes', async () => {
+    const told = await refusal(
+      FsdpRanksDifferError,
+      async ({ device, group: processGroup, rank }) => {
+        const used = freeze(new Embedding(device, { numEmbeddings: 8, embeddingDim: WIDTH }));
+        const [a, b] = [0, 1].map(() => new LayerNorm(device, { normalizedShape: WIDTH }));
+        const model = moduleOf(device, { used, a: a!, b: b! }, async (parts, ids: Tensor) =>
+          sum(await parts[rank === 0 ? 'a' : 'b'].call(await parts.used.call(ids))),
+        );
+        const fsdp = new FullyShardedDataParallel(model, { processGroup, vocabParallel: true });
+        await (await fsdp.call(device.tensor(Int32Array.of(1, 2), [2]))).backward();
+      },
+      2,
+    );
+    expect(told).toMatch(/got gradients for 'fsdp: a.weight' on rank 0 alone.* on all ranks\.$/);
   });
 
   it('numbers for ids', async () => {

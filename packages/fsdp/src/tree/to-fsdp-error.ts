@@ -91,6 +91,7 @@ function usedDifferently(
   at: Place & { readonly place: string },
 ): FsdpRanksDifferError {
   const { units } = at;
+  const mayFindUnused = !units.some(({ isTable }) => isTable); // the two options exclude each other
   const place = `${at.place}: expected all ranks to use the same parameters in a step`;
   const used = calls.map(({ rank, call }) => ({ rank, text: USED.exec(call)?.[1] }));
   const factors = calls.flatMap(({ rank, call }) => {
@@ -117,14 +118,20 @@ function usedDifferently(
     });
     const rest = parameters.length - listed.length;
     const more = rest > 0 ? `, and ${rest} more` : '';
+    const or = mayFindUnused
+      ? ', or set findUnusedParameters: true, which counts unused ones as zeros'
+      : '';
     return new FsdpRanksDifferError(
-      `${place}, got gradients for ${listed.join(', ')}${more}. Use them on all ranks, or set findUnusedParameters: true, which counts unused ones as zeros.`,
+      `${place}, got gradients for ${listed.join(', ')}${more}. Use them on all ranks${or}.`,
       { parameters, cause: error },
     );
   }
   const did = calls.map(({ rank, call }) => `rank ${rank} at ${call.replace(USED, "'")}`);
+  const but = mayFindUnused
+    ? '; findUnusedParameters: true allows parameters that only backward does not reach'
+    : '';
   return new FsdpRanksDifferError(
-    `${place}, in the same order, got ${did.join(', ')}. Modules that a rank skips in forward cannot be made up for; findUnusedParameters: true allows parameters that only backward does not reach.`,
+    `${place}, in the same order, got ${did.join(', ')}. Modules that a rank skips in forward cannot be made up for${but}.`,
     { parameters: [], cause: error },
   );
 }
