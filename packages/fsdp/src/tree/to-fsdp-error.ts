@@ -90,8 +90,7 @@ function usedDifferently(
   calls: readonly RankCall[],
   at: Place & { readonly place: string },
 ): FsdpRanksDifferError {
-  const { units } = at;
-  const mayFindUnused = !units.some(({ isTable }) => isTable); // the two options exclude each other
+  const hint = (text: string) => (at.units.some(({ isTable }) => isTable) ? '' : text); // excluded
   const place = `${at.place}: expected all ranks to use the same parameters in a step`;
   const used = calls.map(({ rank, call }) => ({ rank, text: USED.exec(call)?.[1] }));
   const factors = calls.flatMap(({ rank, call }) => {
@@ -108,7 +107,7 @@ function usedDifferently(
   }
   const texts = new Set(used.map(({ text }) => text));
   if (texts.size > 1 && !texts.has(undefined)) {
-    const byRank = used.map(({ rank, text }) => ({ rank, names: namesIn(text!, units) }));
+    const byRank = used.map(({ rank, text }) => ({ rank, names: namesIn(text!, at.units) }));
     const parameters = [...new Set(byRank.flatMap(({ names }) => names))].filter((name) =>
       byRank.some(({ names }) => !names.includes(name)),
     );
@@ -118,20 +117,14 @@ function usedDifferently(
     });
     const rest = parameters.length - listed.length;
     const more = rest > 0 ? `, and ${rest} more` : '';
-    const or = mayFindUnused
-      ? ', or set findUnusedParameters: true, which counts unused ones as zeros'
-      : '';
     return new FsdpRanksDifferError(
-      `${place}, got gradients for ${listed.join(', ')}${more}. Use them on all ranks${or}.`,
+      `${place}, got gradients for ${listed.join(', ')}${more}. Use them on all ranks${hint(', or set findUnusedParameters: true, which counts unused ones as zeros')}.`,
       { parameters, cause: error },
     );
   }
   const did = calls.map(({ rank, call }) => `rank ${rank} at ${call.replace(USED, "'")}`);
-  const but = mayFindUnused
-    ? '; findUnusedParameters: true allows parameters that only backward does not reach'
-    : '';
   return new FsdpRanksDifferError(
-    `${place}, in the same order, got ${did.join(', ')}. Modules that a rank skips in forward cannot be made up for${but}.`,
+    `${place}, in the same order, got ${did.join(', ')}. Modules that a rank skips in forward cannot be made up for${hint('; findUnusedParameters: true allows parameters that only backward does not reach')}.`,
     { parameters: [], cause: error },
   );
 }
