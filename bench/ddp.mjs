@@ -10,8 +10,8 @@ import { createServer } from 'node:net';
 import os from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { build } from 'esbuild';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -25,14 +25,12 @@ const MIB = 2 ** 20;
 const GPT = { vocab_size: 2048, n_positions: 64, n_embd: 256, n_layer: 6, n_head: 4 };
 const SIZES = { firstBucketBytes: MIB, bucketCapBytes: 4 * MIB };
 
-const { values: flags } = parseArgs({
-  options: {
-    ranks: { type: 'string', default: '2' },
-    rounds: { type: 'string', default: '5' },
-    steps: { type: 'string', default: '8' },
-    transports: { type: 'string', default: 'ws,shm' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  ranks: '2',
+  rounds: '5',
+  steps: '8',
+  transports: 'ws,shm',
+  report: undefined,
 });
 const worldSize = Number(flags.ranks);
 const steps = Number(flags.steps);

@@ -3,8 +3,8 @@
 // and reports best and median. It needs the built packages.
 // Usage: node bench/dtypes.mjs [--rounds 20] [--report FILE]
 
-import { parseArgs } from 'node:util';
 import { byteSize, IN_PLACE_SCRATCH_BYTES, RankSum } from '../packages/dtypes/dist/index.js';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -16,9 +16,7 @@ const DTYPES = ['f32', 'bf16', 'f16'];
 const WARM_UP_ROUNDS = 3; // until the code is compiled
 const PAGE_BYTES = 64 * 1024;
 
-const { values: flags } = parseArgs({
-  options: { rounds: { type: 'string', default: '20' }, report: { type: 'string' } },
-});
+const flags = flagsOf({ rounds: '20', report: undefined });
 const rounds = Number(flags.rounds);
 const record = await startRecord('bench/dtypes.mjs');
 

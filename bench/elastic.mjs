@@ -11,23 +11,21 @@ import { spawn } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { parseArgs } from 'node:util';
 import { COMMAND, secondsOf } from './figures/command-time.mjs';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
 
-const { values: flags } = parseArgs({
-  options: {
-    model: { type: 'string', default: 'nano' },
-    ranks: { type: 'string', default: '4' },
-    kills: { type: 'string', default: '10' },
-    stops: { type: 'string', default: '5' },
-    few: { type: 'string', default: '10' },
-    many: { type: 'string', default: '60' },
-    rounds: { type: 'string', default: '5' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  model: 'nano',
+  ranks: '4',
+  kills: '10',
+  stops: '5',
+  few: '10',
+  many: '60',
+  rounds: '5',
+  report: undefined,
 });
 const record = await startRecord('bench/elastic.mjs');
 const scratch = join(import.meta.dirname, '.shardweave');

@@ -4,12 +4,12 @@
 // Usage: node bench/fsdp-memory.mjs [--ranks 1,2,4,8] [--report FILE]
 
 import './relaxed-simd.mjs';
-import { parseArgs } from 'node:util';
 import { createMemoryGroup } from '../packages/collectives/dist/index.js';
 import { FullyShardedDataParallel, shardLayout } from '../packages/fsdp/dist/index.js';
 import { AdamW, Gpt2 } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { Device, mean } from '../packages/tensor-core/dist/index.js';
+import { flagsOf } from './figures/flags.mjs';
 import { memoryBlock } from './figures/memory-block.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord } from './figures/record.mjs';
@@ -23,11 +23,9 @@ const PRECISIONS = [
   { name: 'bf16 over f32 masters', e: 2, options: { mixedPrecision: true, computeDType: 'bf16' } },
 ];
 
-const { values: flags } = parseArgs({
-  options: {
-    ranks: { type: 'string', default: '1,2,4,8' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  ranks: '1,2,4,8',
+  report: undefined,
 });
 const worldSizes = flags.ranks.split(',').map(Number);
 const record = await startRecord('bench/fsdp-memory.mjs');

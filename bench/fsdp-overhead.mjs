@@ -5,12 +5,12 @@
 // Usage: node bench/fsdp-overhead.mjs [--rounds 30] [--threads 1] [--report FILE]
 
 import './relaxed-simd.mjs';
-import { parseArgs } from 'node:util';
 import { createMemoryGroup } from '../packages/collectives/dist/index.js';
 import { FullyShardedDataParallel } from '../packages/fsdp/dist/index.js';
 import { AdamW, Gpt2, packParameters } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { Device, mean } from '../packages/tensor-core/dist/index.js';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -24,12 +24,10 @@ const SHAPES = {
 const KINDS = ['plain', 'packed', 'wrapped'];
 const WARM_UP_STEPS = 5; // until pools are full and the code is compiled
 
-const { values: flags } = parseArgs({
-  options: {
-    rounds: { type: 'string', default: '30' },
-    threads: { type: 'string', default: '1' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  rounds: '30',
+  threads: '1',
+  report: undefined,
 });
 const rounds = Number(flags.rounds);
 const record = await startRecord('bench/fsdp-overhead.mjs');

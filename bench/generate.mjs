@@ -5,10 +5,10 @@
 //   [--layers 6] [--vocab 4096] [--threads 1] [--report FILE]
 
 import './relaxed-simd.mjs';
-import { parseArgs } from 'node:util';
 import { Decoder, generate, KeyValueCache, nextLogits } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { Device } from '../packages/tensor-core/dist/index.js';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -17,17 +17,15 @@ const PROMPT = [1, 2, 3, 4, 5, 6, 7, 8];
 const WARM_UP_TOKENS = 4; // until pools are full and the code is compiled
 const LEAST_RATIO = 5;
 
-const { values: flags } = parseArgs({
-  options: {
-    tokens: { type: 'string', default: '256' },
-    dtypes: { type: 'string', default: 'f32,bf16' },
-    rounds: { type: 'string', default: '3' },
-    width: { type: 'string', default: '256' },
-    layers: { type: 'string', default: '6' },
-    vocab: { type: 'string', default: '4096' },
-    threads: { type: 'string', default: '1' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  tokens: '256',
+  dtypes: 'f32,bf16',
+  rounds: '3',
+  width: '256',
+  layers: '6',
+  vocab: '4096',
+  threads: '1',
+  report: undefined,
 });
 const numTokens = Number(flags.tokens);
 const width = Number(flags.width);

@@ -7,22 +7,20 @@
 
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { secondsOf } from './figures/command-time.mjs';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
 
-const { values: flags } = parseArgs({
-  options: {
-    model: { type: 'string', default: 'nano' },
-    groups: { type: 'string', default: '8' },
-    ranks: { type: 'string', default: '1,2,4' },
-    few: { type: 'string', default: '10' },
-    many: { type: 'string', default: '50' },
-    rounds: { type: 'string', default: '3' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  model: 'nano',
+  groups: '8',
+  ranks: '1,2,4',
+  few: '10',
+  many: '50',
+  rounds: '3',
+  report: undefined,
 });
 const record = await startRecord('bench/gradient-groups.mjs');
 const scratch = join(import.meta.dirname, '.shardweave');

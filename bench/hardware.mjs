@@ -8,27 +8,25 @@
 //   [--rows FILE, to which each row is appended] [--report FILE]
 
 import { readFileSync } from 'node:fs';
-import { parseArgs } from 'node:util';
 import { clocks } from './engines/clocks.mjs';
 import { interleave } from './engines/interleave.mjs';
 import { openEngine } from './engines/open-engine.mjs';
+import { flagsOf } from './figures/flags.mjs';
 import { hardwareTable } from './figures/hardware-table.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord } from './figures/record.mjs';
 import { appendRow } from './figures/rows.mjs';
 
-const { values: flags } = parseArgs({
-  options: {
-    scale: { type: 'string', default: 'full' },
-    parts: { type: 'string', default: 'copy,products,attention,steps' },
-    engines: { type: 'string', default: 'shardweave,torch' },
-    rounds: { type: 'string', default: '5' },
-    python: { type: 'string', default: 'python3' },
-    // The f32 rate of an H100 SXM without its matrix units.
-    peak: { type: 'string', default: '67' },
-    rows: { type: 'string' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  scale: 'full',
+  parts: 'copy,products,attention,steps',
+  engines: 'shardweave,torch',
+  rounds: '5',
+  python: 'python3',
+  // The f32 rate of an H100 SXM without its matrix units.
+  peak: '67',
+  rows: undefined,
+  report: undefined,
 });
 /** A task that takes longer than this hangs; compiled PyTorch takes a minute for its first one. */
 const TASK_MS = 150_000;

@@ -26,7 +26,6 @@ import { createInterface } from 'node:readline';
 import { pipeline } from 'node:stream/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { shardLayout } from '../packages/fsdp/dist/index.js';
 import {
   applyLora,
@@ -37,6 +36,7 @@ import {
 } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { Device } from '../packages/tensor-core/dist/index.js';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { randomGguf } from './figures/random-gguf.mjs';
 import { endRecord, headOf, startRecord } from './figures/record.mjs';
@@ -46,23 +46,21 @@ const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const POLL_MS = 50;
 const STAGES = ['loaded', 'steps', 'end'];
 
-const { values: flags } = parseArgs({
-  options: {
-    shape: { type: 'string', default: 'smollm2-135m' },
-    ranks: { type: 'string', default: '1,2' },
-    steps: { type: 'string', default: '3' },
-    'lora-rank': { type: 'string', default: '16' },
-    'lora-targets': { type: 'string', default: 'all-linear' },
-    batch: { type: 'string', default: '2' },
-    seq: { type: 'string', default: '256' },
-    precision: { type: 'string', default: 'bf16' },
-    weights: { type: 'boolean', default: false },
-    blocks: { type: 'string' },
-    strategy: { type: 'string', default: 'fsdp' },
-    'checkpoint-activations': { type: 'boolean', default: false },
-    tree: { type: 'string' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  shape: 'smollm2-135m',
+  ranks: '1,2',
+  steps: '3',
+  'lora-rank': '16',
+  'lora-targets': 'all-linear',
+  batch: '2',
+  seq: '256',
+  precision: 'bf16',
+  weights: false,
+  blocks: undefined,
+  strategy: 'fsdp',
+  'checkpoint-activations': false,
+  tree: undefined,
+  report: undefined,
 });
 const config = join(ROOT, 'bench/shapes', flags.shape, 'config.json');
 const written = flags.weights || flags.blocks !== undefined ? await writeWeights() : undefined;

@@ -14,7 +14,6 @@ import './relaxed-simd.mjs';
 import { constants, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { AdamW, Gpt2, packParameters } from '../packages/nn/dist/index.js';
 import { OffloadModel } from '../packages/offload/dist/index.js';
 import { createHostStore } from '../packages/shard-store/dist/index.js';
@@ -23,6 +22,7 @@ import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { Device, mean } from '../packages/tensor-core/dist/index.js';
 import { createWebGpuBackend } from '../packages/tensor-core/dist/webgpu.js';
 import { openNodeGpu } from '../packages/tensor-core/dist/webgpu-node.js';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -44,14 +44,12 @@ const DISK_KEYS = 8;
 const DISK_KEY_BYTES = 4 * 2 ** 20;
 const AT_ONCE = 4; // what the store does by default
 
-const { values: flags } = parseArgs({
-  options: {
-    only: { type: 'string', default: 'cost,hidden,tight,disk,optimizer' },
-    rounds: { type: 'string', default: '10' },
-    threads: { type: 'string', default: '2' },
-    delay: { type: 'string', default: '20' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  only: 'cost,hidden,tight,disk,optimizer',
+  rounds: '10',
+  threads: '2',
+  delay: '20',
+  report: undefined,
 });
 const rounds = Number(flags.rounds);
 const delayMs = Number(flags.delay);

@@ -4,13 +4,13 @@
 // blocks. It needs the built packages.
 // Usage: node bench/overlap-schedule.mjs [--delay 60] [--product 20] [--rounds 3] [--report FILE]
 
-import { parseArgs } from 'node:util';
 import { createMemoryGroup } from '../packages/collectives/dist/index.js';
 import { withDelay } from '../packages/collectives/dist/testing.js';
 import { FullyShardedDataParallel } from '../packages/fsdp/dist/index.js';
 import { AdamW, Gpt2 } from '../packages/nn/dist/index.js';
 import { Device, mean } from '../packages/tensor-core/dist/index.js';
 import { createReferenceBackend } from '../packages/tensor-core/dist/testing.js';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -25,13 +25,11 @@ const CASES = [
   { name: 'one unit ahead, alone', options: { bucketCapMb: 0, gatherCapBytes: 12 * 1024 } },
 ];
 
-const { values: flags } = parseArgs({
-  options: {
-    delay: { type: 'string', default: '60' },
-    product: { type: 'string', default: '20' },
-    rounds: { type: 'string', default: '3' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  delay: '60',
+  product: '20',
+  rounds: '3',
+  report: undefined,
 });
 const delayMs = Number(flags.delay);
 const productMs = Number(flags.product);

@@ -9,7 +9,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { parseArgs } from 'node:util';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -44,14 +44,12 @@ const RUNS = {
   'Llama, single in bf16': '--model llama --strategy single --precision bf16 --batch 4 --seq 128',
 };
 
-const { values: flags } = parseArgs({
-  options: {
-    rounds: { type: 'string', default: '2' },
-    steps: { type: 'string', default: '8' },
-    only: { type: 'string', default: '' },
-    script: { type: 'string', default: 'apps/trainer/dist/main.js' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  rounds: '2',
+  steps: '8',
+  only: '',
+  script: 'apps/trainer/dist/main.js',
+  report: undefined,
 });
 const record = await startRecord('bench/plan-time.mjs');
 const scratch = join(import.meta.dirname, '.shardweave');

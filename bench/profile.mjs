@@ -5,20 +5,18 @@
 // Usage: node bench/profile.mjs [--model small|26m|124m] [--threads 2] [--steps 5] [--plain]
 
 import './relaxed-simd.mjs';
-import { parseArgs } from 'node:util';
 import { AdamW, Gpt2, packParameters } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { Device, mean } from '../packages/tensor-core/dist/index.js';
+import { flagsOf } from './figures/flags.mjs';
 import { table } from './figures/table.mjs';
 import { MODELS, parameterCount } from './gpt-shape.mjs';
 
-const { values: flags } = parseArgs({
-  options: {
-    model: { type: 'string', default: 'small' },
-    threads: { type: 'string', default: '2' },
-    steps: { type: 'string', default: '5' },
-    plain: { type: 'boolean', default: false },
-  },
+const flags = flagsOf({
+  model: 'small',
+  threads: '2',
+  steps: '5',
+  plain: false,
 });
 const shape = MODELS[flags.model];
 const backend = await createCpuBackend({

@@ -8,9 +8,9 @@
 //   [--engines a,b] [--rounds N] [--report FILE]
 
 import { readFileSync } from 'node:fs';
-import { parseArgs } from 'node:util';
 import { interleave } from './engines/interleave.mjs';
 import { openEngine } from './engines/open-engine.mjs';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -54,15 +54,13 @@ const BASES = Object.fromEntries(
   ]),
 );
 
-const { values: flags } = parseArgs({
-  options: {
-    tasks: { type: 'string', default: 'matmul,step' },
-    engines: { type: 'string', default: Object.keys(ENGINES).join(',') },
-    model: { type: 'string', default: 'small' },
-    shape: { type: 'string', default: 'smollm2-135m' },
-    rounds: { type: 'string', default: '10' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  tasks: 'matmul,step',
+  engines: Object.keys(ENGINES).join(','),
+  model: 'small',
+  shape: 'smollm2-135m',
+  rounds: '10',
+  report: undefined,
 });
 
 const rounds = Number(flags.rounds);

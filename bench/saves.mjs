@@ -10,7 +10,7 @@ import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -25,16 +25,14 @@ const MIB = 2 ** 20;
 const DISK_MIB = 1024;
 const ROOT = join(import.meta.dirname, '..');
 
-const { values: flags } = parseArgs({
-  options: {
-    model: { type: 'string', default: 'gpt2' },
-    batch: { type: 'string', default: '4' },
-    seq: { type: 'string', default: '128' },
-    rounds: { type: 'string', default: '2' },
-    strategy: { type: 'string', default: 'single' },
-    ranks: { type: 'string', default: '1' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  model: 'gpt2',
+  batch: '4',
+  seq: '128',
+  rounds: '2',
+  strategy: 'single',
+  ranks: '1',
+  report: undefined,
 });
 const record = await startRecord('bench/saves.mjs');
 // The system's folder for temporary files may be in memory, so this one is used.

@@ -11,9 +11,9 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { writeSafetensors } from '../packages/nn/dist/index.js';
 import { readNovel } from '../tooling/tsup/novel.mjs';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -33,14 +33,12 @@ const STD = { weights: 0.02, words: 0.004, others: 0.0005 };
 /** The steps of a round of timing, of which the first is left out. */
 const TIMED_STEPS = 5;
 
-const { values: flags } = parseArgs({
-  options: {
-    steps: { type: 'string', default: '156' },
-    batch: { type: 'string', default: '64' },
-    'lora-steps': { type: 'string', default: '117' },
-    rounds: { type: 'string', default: '5' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  steps: '156',
+  batch: '64',
+  'lora-steps': '117',
+  rounds: '5',
+  report: undefined,
 });
 
 const folder = mkdtempSync(join(tmpdir(), 'search-'));

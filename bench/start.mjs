@@ -7,7 +7,7 @@
 import { spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -47,11 +47,9 @@ const CASES = {
   ],
 };
 
-const { values: flags } = parseArgs({
-  options: {
-    case: { type: 'string', default: Object.keys(CASES).join(',') },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  case: Object.keys(CASES).join(','),
+  report: undefined,
 });
 const record = await startRecord('bench/start.mjs');
 // The system's folder for temporary files may be in memory, so this one is used.

@@ -5,7 +5,6 @@
 //   [--report FILE]
 
 import './relaxed-simd.mjs';
-import { parseArgs } from 'node:util';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import {
@@ -17,6 +16,7 @@ import {
 } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { Device, mean } from '../packages/tensor-core/dist/index.js';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -26,14 +26,12 @@ const VOCABULARY = 512;
 const WARM_UP_STEPS = 100; // until the code is compiled and pools are full
 const PARTS = 10;
 
-const { values: flags } = parseArgs({
-  options: {
-    steps: { type: 'string', default: '1000' },
-    width: { type: 'string', default: '96' },
-    layers: { type: 'string', default: '4' },
-    threads: { type: 'string', default: '1' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  steps: '1000',
+  width: '96',
+  layers: '4',
+  threads: '1',
+  report: undefined,
 });
 setFlagsFromString('--expose-gc');
 const collectGarbage = runInNewContext('gc');

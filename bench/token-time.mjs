@@ -13,7 +13,6 @@ import { open } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { modelGguf } from '../packages/gguf/dist/index.js';
 import {
   Decoder,
@@ -26,6 +25,7 @@ import {
 } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { Device } from '../packages/tensor-core/dist/index.js';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -34,17 +34,15 @@ const WARM_UP_TOKENS = 24; // until V8 has compiled the host's part
 /** Draws as `shardweave generate` does where its flags are left out. */
 const DRAWS = { greedy: { temperature: 0 }, 'by the defaults': { temperature: 0.8 } };
 
-const { values: flags } = parseArgs({
-  options: {
-    tokens: { type: 'string', default: '24' },
-    rounds: { type: 'string', default: '5' },
-    types: { type: 'string', default: 'bf16,f32' },
-    threads: { type: 'string', default: '1' },
-    products: { type: 'string', default: 'wasm' },
-    prompt: { type: 'string', default: '8' },
-    activations: { type: 'string', default: '8-bit' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  tokens: '24',
+  rounds: '5',
+  types: 'bf16,f32',
+  threads: '1',
+  products: 'wasm',
+  prompt: '8',
+  activations: '8-bit',
+  report: undefined,
 });
 const numTokens = Number(flags.tokens);
 const threads = Number(flags.threads);

@@ -10,8 +10,8 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { parseArgs } from 'node:util';
 import { COMMAND } from './figures/command-time.mjs';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -25,16 +25,14 @@ const CONFIG = {
 /** How often it looks for the line of the step that ends a turn. */
 const POLL_MS = 2;
 
-const { values: flags } = parseArgs({
-  options: {
-    shape: { type: 'string', default: 'micro' },
-    kinds: { type: 'string', default: 'single,memory,shm,ws' },
-    products: { type: 'string', default: 'wasm' },
-    warm: { type: 'string', default: '400' },
-    rounds: { type: 'string', default: '20' },
-    seconds: { type: 'string', default: '3' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  shape: 'micro',
+  kinds: 'single,memory,shm,ws',
+  products: 'wasm',
+  warm: '400',
+  rounds: '20',
+  seconds: '3',
+  report: undefined,
 });
 const folder = mkdtempSync(join(tmpdir(), 'trainer-turns-'));
 writeFileSync(join(folder, 'config.json'), JSON.stringify(CONFIG));

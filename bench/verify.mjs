@@ -7,11 +7,11 @@
 import { hash } from 'node:crypto';
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { AdamW, hashModel, Module } from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { Device } from '../packages/tensor-core/dist/index.js';
 import { secondsOf } from './figures/command-time.mjs';
+import { flagsOf } from './figures/flags.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -21,12 +21,10 @@ const MOST = 1.2;
 const [PIECES, ELEMENTS] = [12, 10_370_000];
 const HASHES = 5;
 
-const { values: flags } = parseArgs({
-  options: {
-    steps: { type: 'string', default: '100' },
-    rounds: { type: 'string', default: '2' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  steps: '100',
+  rounds: '2',
+  report: undefined,
 });
 const record = await startRecord('bench/verify.mjs');
 const scratch = join(import.meta.dirname, '.shardweave');

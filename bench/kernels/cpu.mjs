@@ -6,7 +6,7 @@
 import '../relaxed-simd.mjs';
 import { createRequire } from 'node:module';
 import { resolve } from 'node:path';
-import { parseArgs } from 'node:util';
+import { flagsOf } from '../figures/flags.mjs';
 import { publish } from '../figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from '../figures/record.mjs';
 import { table } from '../figures/table.mjs';
@@ -15,12 +15,10 @@ import { MODELS } from '../gpt-shape.mjs';
 /** CLOCK_THREAD_CPUTIME_ID, which Linux alone has under this number. */
 const THREAD_CLOCK = 3;
 
-const { values: flags } = parseArgs({
-  options: {
-    builds: { type: 'string', default: 'packages/tensor-core/dist' },
-    rounds: { type: 'string', default: '60' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  builds: 'packages/tensor-core/dist',
+  rounds: '60',
+  report: undefined,
 });
 const record = await startRecord('bench/kernels/cpu.mjs');
 // A device without threads times its kernels by this clock.

@@ -7,11 +7,11 @@
 // Usage: node bench/kernels/dispatches.mjs [--layers 12] [--report FILE]
 
 import '../relaxed-simd.mjs';
-import { parseArgs } from 'node:util';
 import { AdamW, Gpt2, packParameters } from '../../packages/nn/dist/index.js';
 import { Device, mean } from '../../packages/tensor-core/dist/index.js';
 import { createWebGpuBackend } from '../../packages/tensor-core/dist/webgpu.js';
 import { openNodeGpu } from '../../packages/tensor-core/dist/webgpu-node.js';
+import { flagsOf } from '../figures/flags.mjs';
 import { publish } from '../figures/publish.mjs';
 import { endRecord, headOf, startRecord } from '../figures/record.mjs';
 import { table } from '../figures/table.mjs';
@@ -27,9 +27,7 @@ const LISTED = 24;
  */
 const TIMED_STEPS = 200;
 
-const { values: flags } = parseArgs({
-  options: { layers: { type: 'string', default: '12' }, report: { type: 'string' } },
-});
+const flags = flagsOf({ layers: '12', report: undefined });
 const layers = Number(flags.layers);
 const record = await startRecord('bench/kernels/dispatches.mjs');
 const units = await matrixShare();

@@ -5,11 +5,11 @@
 // Usage: node bench/kernels/h100-model.mjs [--batch 8] [--seq 1024] [--report FILE]
 
 import '../relaxed-simd.mjs';
-import { parseArgs } from 'node:util';
 import { AdamW, Gpt2, packParameters } from '../../packages/nn/dist/index.js';
 import { Device, mean } from '../../packages/tensor-core/dist/index.js';
 import { createWebGpuBackend } from '../../packages/tensor-core/dist/webgpu.js';
 import { openNodeGpu } from '../../packages/tensor-core/dist/webgpu-node.js';
+import { flagsOf } from '../figures/flags.mjs';
 import { modelText } from '../figures/gpu-block.mjs';
 import { publish } from '../figures/publish.mjs';
 import { endRecord, headOf, startRecord } from '../figures/record.mjs';
@@ -28,12 +28,10 @@ const PREDICTIONS = {
  */
 const HEAD = /crossEntropy/;
 
-const { values: flags } = parseArgs({
-  options: {
-    batch: { type: 'string', default: '8' },
-    seq: { type: 'string', default: '1024' },
-    report: { type: 'string' },
-  },
+const flags = flagsOf({
+  batch: '8',
+  seq: '1024',
+  report: undefined,
 });
 const [batch, seq] = [Number(flags.batch), Number(flags.seq)];
 const record = await startRecord('bench/kernels/h100-model.mjs');

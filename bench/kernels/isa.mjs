@@ -6,7 +6,7 @@
 // shows the same figures beside the text of a kernel.
 // Usage: node bench/kernels/isa.mjs [--only TEXT] [--report FILE]
 
-import { parseArgs } from 'node:util';
+import { flagsOf } from '../figures/flags.mjs';
 import { publish } from '../figures/publish.mjs';
 import { endRecord, headOf, startRecord } from '../figures/record.mjs';
 import { table } from '../figures/table.mjs';
@@ -20,9 +20,7 @@ import {
   whyNoCompiler,
 } from './navi31.mjs';
 
-const { values: flags } = parseArgs({
-  options: { only: { type: 'string' }, report: { type: 'string' } },
-});
+const flags = flagsOf({ only: undefined, report: undefined });
 const missing = whyNoCompiler();
 if (missing !== undefined) {
   console.log(`isa: skipped: ${missing}`);

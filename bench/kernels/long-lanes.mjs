@@ -5,7 +5,6 @@
 // Usage: node bench/kernels/long-lanes.mjs [--rounds 3] [--report FILE]
 
 import '../relaxed-simd.mjs';
-import { parseArgs } from 'node:util';
 import {
   Device,
   gather,
@@ -13,6 +12,7 @@ import {
 } from '../../packages/tensor-core/dist/index.js';
 import { createWebGpuBackend } from '../../packages/tensor-core/dist/webgpu.js';
 import { openNodeGpu } from '../../packages/tensor-core/dist/webgpu-node.js';
+import { flagsOf } from '../figures/flags.mjs';
 import { publish } from '../figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from '../figures/record.mjs';
 import { table } from '../figures/table.mjs';
@@ -20,9 +20,7 @@ import { table } from '../figures/table.mjs';
 const AUDIT = { shape: [8, 12, 1024, 64], ids: 4e6 };
 const HERE = { shape: [2, 12, 256, 64], ids: 400_000 };
 
-const { values: flags } = parseArgs({
-  options: { rounds: { type: 'string', default: '3' }, report: { type: 'string' } },
-});
+const flags = flagsOf({ rounds: '3', report: undefined });
 const record = await startRecord('bench/kernels/long-lanes.mjs');
 record.lanes = await lanes();
 record.times = await times(Number(flags.rounds));
