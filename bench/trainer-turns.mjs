@@ -42,6 +42,11 @@ const SHAPES = {
 };
 const record = await startRecord('bench/trainer-turns.mjs');
 const runs = [];
+// A run that is stopped would stay for good where this bench is ended from outside.
+process.on('exit', endAll);
+for (const [name, code] of Object.entries({ SIGINT: 130, SIGTERM: 143, SIGHUP: 129 })) {
+  process.once(name, () => process.exit(code));
+}
 try {
   for (const kind of flags.kinds.split(',')) {
     const run = begin(kind);
@@ -57,10 +62,7 @@ try {
     }
   }
 } finally {
-  for (const run of runs) {
-    signal(run, 'SIGKILL');
-  }
-  rmSync(folder, { recursive: true, force: true });
+  endAll();
 }
 await endRecord(record);
 const [first] = runs;
@@ -73,6 +75,13 @@ const rows = runs.map(({ kind, turns }) => {
 });
 Object.assign(record, { flags, rows });
 publish(flags.report, report(), record);
+
+function endAll() {
+  for (const run of runs) {
+    signal(run, 'SIGKILL');
+  }
+  rmSync(folder, { recursive: true, force: true });
+}
 
 function begin(kind) {
   const out = join(folder, kind);
@@ -96,7 +105,11 @@ async function turn(run) {
   signal(run, 'SIGCONT');
   await sleep(endMs - performance.now());
   const { size } = statSync(run.metrics);
-  while (statSync(run.metrics).size === size && run.child.exitCode === null) {
+  while (
+    statSync(run.metrics).size === size &&
+    run.child.exitCode === null &&
+    run.child.signalCode === null
+  ) {
     await sleep(POLL_MS);
   }
   signal(run, 'SIGSTOP');
@@ -106,8 +119,9 @@ async function turn(run) {
 }
 
 function stepsOf({ kind, child, metrics }) {
-  if (child.exitCode !== null) {
-    throw new Error(`${kind} ended with ${child.exitCode}`);
+  const ended = child.exitCode ?? child.signalCode;
+  if (ended !== null) {
+    throw new Error(`${kind} ended with ${ended}`);
   }
   return read(metrics).split('\n').length - 1;
 }

@@ -21,7 +21,7 @@ export function flagsOf(defaults) {
       options: Object.fromEntries(all.map(([name, value]) => [name, option(value)])),
     });
     if (values.help) {
-      console.log(headOf(process.argv[1]));
+      console.log(usageOf(process.argv[1]));
       process.exit(0);
     }
     return values;
@@ -34,7 +34,7 @@ export function flagsOf(defaults) {
 }
 
 /** The comment that a file begins with. */
-function headOf(file) {
+function usageOf(file) {
   const lines = readFileSync(file, 'utf8').split('\n');
   const end = lines.findIndex((line) => !line.startsWith('//'));
   return lines

@@ -16,7 +16,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { letGo } from '../src/transports/shm/elastic/let-go.js';
 import { begin, elasticSuite, sums } from './support/elastic-suite.js';
 
-/** What a rank holds in the block of an epoch: more than the engine's own heap grows by in 30. */
+/** What a rank holds in the block of an epoch. Twelve are more than the engine's heap grows by. */
 const HELD_BYTES = 16 * 2 ** 20;
 
 const toEnd: (() => unknown)[] = [];

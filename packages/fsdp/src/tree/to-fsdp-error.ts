@@ -90,7 +90,8 @@ function usedDifferently(
   calls: readonly RankCall[],
   at: Place & { readonly place: string },
 ): FsdpRanksDifferError {
-  const hint = (text: string) => (at.units.some(({ isTable }) => isTable) ? '' : text); // excluded
+  // A token table in parts excludes the option.
+  const hint = (text: string) => (at.units.some(({ isTable }) => isTable) ? '' : text);
   const place = `${at.place}: expected all ranks to use the same parameters in a step`;
   const used = calls.map(({ rank, call }) => ({ rank, text: USED.exec(call)?.[1] }));
   const factors = calls.flatMap(({ rank, call }) => {
