@@ -51,11 +51,22 @@ class Block(torch.nn.Module):
         return x + self.out(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
 
 
+def init(module):
+    """GPT-2's initial weights. With PyTorch's own, N(0, 1), a tied head's probabilities are denormal numbers,
+    with which a product takes ten times as long on Intel's processors (124M: 29 s a step in place of 3.8)."""
+    if isinstance(module, (torch.nn.Linear, torch.nn.Embedding)):
+        torch.nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, torch.nn.Linear):
+        torch.nn.init.zeros_(module.bias)
+
+
 def prepare_step():
     width, vocab, seq = SHAPE["width"], SHAPE["vocab"], SHAPE["seq"]
     wte, wpe = torch.nn.Embedding(vocab, width), torch.nn.Embedding(seq, width)
     blocks = torch.nn.ModuleList(Block(width, SHAPE["heads"]) for _ in range(SHAPE["layers"]))
     norm = torch.nn.LayerNorm(width)
+    for module in (wte, wpe, *blocks.modules()):
+        init(module)
     parameters = [p for m in (wte, wpe, blocks, norm) for p in m.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=1e-3)
     ids = torch.randint(vocab, (SHAPE["batch"], seq + 1))
