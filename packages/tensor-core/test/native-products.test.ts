@@ -1,7 +1,7 @@
 // Products by a library of the host: equal bits on any number of threads, and libraries that can't
 // be had. Each test opens a device of its own where memory or its end is what it is about.
 
-import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import type { Backend } from '@shardweave/tensor-core';
@@ -143,6 +143,23 @@ describe.skipIf(libraryProblem !== undefined)(`a library's products${suffix}`, (
     await device.dispose();
   });
 
+  it.skipIf(process.platform !== 'linux')(
+    'rest in memory that Linux may give large pages',
+    async () => {
+      const MiB = 2 ** 20;
+      const native = await createCpuBackend({
+        threads: 0,
+        products: 'native',
+        memoryBytes: 509 * MiB,
+      });
+      const plain = await createCpuBackend({ threads: 0, memoryBytes: 507 * MiB });
+      const sizes = bytesWithLargePages();
+      expect(sizes).toContain(509 * MiB);
+      expect(sizes).not.toContain(507 * MiB);
+      await Promise.all([native.dispose(), plain.dispose()]);
+    },
+  );
+
   it('put library, version and core into the class of the device, and say so', () => {
     const [, name] = /, (OpenBLAS \d+\.\d+\S* \w+|Accelerate of .+) by rule 3$/.exec(
       devices[1]!.info.compiledFor,
@@ -177,6 +194,25 @@ describe.skipIf(libraryProblem !== undefined)(`a library's products${suffix}`, (
     },
   );
 });
+
+/** The bytes of each stretch of this process's memory that is marked for large pages (`hg`). */
+function bytesWithLargePages(): number[] {
+  const maps = readFileSync('/proc/self/smaps', 'utf8').split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m);
+  const stretches: { from: number; to: number }[] = [];
+  for (const map of maps.filter((text) => /^VmFlags:.* hg\b/m.test(text))) {
+    const [from, to] = map
+      .split(' ', 1)[0]!
+      .split('-')
+      .map((hex) => Number.parseInt(hex, 16));
+    const last = stretches.at(-1);
+    if (last?.to === from) {
+      last!.to = to!;
+    } else {
+      stretches.push({ from: from!, to: to! });
+    }
+  }
+  return stretches.map(({ from, to }) => to - from);
+}
 
 describe('a library that can not be had', () => {
   const root = newFolder();

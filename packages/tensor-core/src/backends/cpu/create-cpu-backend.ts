@@ -118,6 +118,7 @@ export async function openCpuBackend(
     asked: options.memoryBytes,
     isShared: isThreaded,
   });
+  native?.useLargePages(memory);
   const heap = new Heap(memory, heapBase);
   const staging = new Staging(memory, heap.alloc(stagingBytes), stagingBytes);
   const ring = new CommandRing(memory, staging);
