@@ -118,7 +118,7 @@ export async function openCpuBackend(
     asked: options.memoryBytes,
     isShared: isThreaded,
   });
-  native?.useLargePages(memory);
+  native?.useLargePages(memory.memory, memory.maxBytes);
   const heap = new Heap(memory, heapBase);
   const staging = new Staging(memory, heap.alloc(stagingBytes), stagingBytes);
   const ring = new CommandRing(memory, staging);

@@ -4,7 +4,6 @@
 
 import type * as Koffi from 'koffi';
 import { StateError } from '../../../errors.js';
-import type { WasmMemory } from '../wasm-memory.js';
 import { bindGemm, type NativeLibrary } from './gemm.js';
 import { locateLibrary } from './locate-library.js';
 import { ONE_THREAD, tryLibrary } from './try-library.js';
@@ -18,7 +17,7 @@ export interface NativeProducts {
   readonly library: NativeLibrary;
   readonly bind: typeof bindGemm;
   /** Asks Linux for pages of 2 MiB. To be called before the memory is written to. */
-  useLargePages(memory: WasmMemory): void;
+  useLargePages(memory: WebAssembly.Memory, maxBytes: number): void;
   /** Loads the library, once. To be called before a thread does. */
   load(): void;
 }
@@ -41,7 +40,7 @@ export async function findLibrary(name: string | undefined): Promise<NativeProdu
         name: verdict.name,
         library,
         bind: bindGemm,
-        useLargePages: (memory) => useLargePages(memory, koffi),
+        useLargePages: (memory, maxBytes) => useLargePages(memory, maxBytes, koffi),
         load: () => load(library),
       };
     }
@@ -68,7 +67,7 @@ function findKoffi(): string {
  * pages of 4 KiB. Most systems give larger ones to those who ask; a kernel without any refuses,
  * which changes nothing.
  */
-function useLargePages({ memory, maxBytes }: WasmMemory, koffi: string): void {
+function useLargePages(memory: WebAssembly.Memory, maxBytes: number, koffi: string): void {
   if (process.platform !== 'linux') {
     return;
   }
