@@ -180,6 +180,13 @@ export const BLOCK = 2048;
  * the product.
  */
 export const MATMUL_FEW_ROWS = 5;
+/**
+ * Where a library's product may be cut: at a multiple of this many rows, those of any library's
+ * tiles, or else of the blocks in which 16-bit numbers are widened.
+ */
+export const LIBRARY_ROWS = 48;
+/** The rows, columns and terms of such a block. Three blocks of f32 fit the scratch. */
+export const LIBRARY_BLOCK = 384;
 /** The number of columns of a b stored [k, n] that few rows are multiplied with at once. */
 export const MATMUL_FEW_COLUMNS = 8192;
 /**

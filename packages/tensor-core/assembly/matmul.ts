@@ -42,7 +42,7 @@ import {
   transposeB,
   zeroRow,
 } from './matmul-call';
-import { nativeProduct } from './native-product';
+import { nativeProduct, nativeRows } from './native-product';
 import { packStraight, packTransposed, panelBytes } from './pack';
 import { TILE_COLUMNS, TILE_ROWS, Tile, tileOfColumns } from './product-tile';
 import { arg, argI, chunkStart, scratchBase } from './slot';
@@ -88,8 +88,9 @@ export function matmul(slot: usize, chunk: u32, _chunks: u32): void {
   const rest = chunk / rowChunks;
   const columnChunk = rest % columnChunks;
   const batchChunk = rest / columnChunks;
-  const i0 = chunkStart(m, rowChunk, rowChunks, MR);
-  const i1 = chunkStart(m, rowChunk + 1, rowChunks, MR);
+  const grain = columns == 0 ? nativeRows() : MR;
+  const i0 = chunkStart(m, rowChunk, rowChunks, grain);
+  const i1 = chunkStart(m, rowChunk + 1, rowChunks, grain);
   const j0 = chunkStart(n, columnChunk, columnChunks, NR);
   const j1 = chunkStart(n, columnChunk + 1, columnChunks, NR);
   const command = load<u32>(slot + (SLOT_SEQ << 2));

@@ -5,10 +5,14 @@
 // Note [cut by shape]: a library sums small products in another order than large ones, so that a
 // part of a product need not have the bits of the whole. The host therefore cuts a product by its
 // shape alone, however many threads there are (encode-matmul.ts), and each part is one call here.
+//
+// Note [rows on their own]: whole tiles of rows have the same bits beside others or alone, with the
+// libraries that we know. Where a library's trial shows it, rows are cut for the threads there are:
+// each part packs all of b, which makes eight parts a sixth slower than one.
 
 import { widen } from './convert';
 import { gemm } from './gemm';
-import { F32 } from './layout';
+import { F32, LIBRARY_BLOCK, LIBRARY_ROWS } from './layout';
 import {
   aAt,
   aBase,
@@ -35,14 +39,18 @@ import {
 } from './matmul-call';
 import { scratchBase } from './slot';
 
-/** The rows, columns and terms of a block. Three blocks of f32 fit the scratch. */
-const BLOCK_SIZE: u32 = 384;
+const BLOCK_SIZE: u32 = LIBRARY_BLOCK;
 /** The elements from one row of a block to the next. A row is widened by whole vectors. */
 const BLOCK_ROW: u32 = BLOCK_SIZE + 16;
 const BLOCK_AREA: usize = <usize>(BLOCK_SIZE * BLOCK_ROW * 4 + 64);
 const A_OFFSET: usize = OWN_OFFSET;
 const B_OFFSET: usize = A_OFFSET + BLOCK_AREA;
 const SUMS_OFFSET: usize = B_OFFSET + BLOCK_AREA;
+
+/** The rows of which a part has a multiple, unless it has the last ones. */
+export function nativeRows(): u32 {
+  return aType == F32 && bType == F32 && outType == F32 ? LIBRARY_ROWS : LIBRARY_BLOCK;
+}
 
 /** Computes rows i0 to i1 and columns j0 to j1 of the current batch. */
 export function nativeProduct(i0: u32, i1: u32, j0: u32, j1: u32): void {

@@ -36,6 +36,8 @@ export interface ProductLibrary {
   load(): void;
   /** The least multiply-adds of a product that it gets, at least 1. */
   readonly least: number;
+  /** Whether whole tiles of rows have the same bits alone as beside others. */
+  readonly keepsRows: boolean;
 }
 
 export class CommandWriter {

@@ -42,10 +42,10 @@ const ENCODERS: {
 
 /**
  * The version of what a library of the host computes and of how it is cut, on which bits depend.
- * By rule 2 it has the products of attention, too, and by rule 3 products of many terms are cut
- * along them.
+ * By rule 2 it has the products of attention, too, by rule 3 products of many terms are cut along
+ * them, and by rule 4 rows are cut at whole tiles.
  */
-const LIBRARY_RULE = 3;
+const LIBRARY_RULE = 4;
 /** The ns that one thread takes to copy a byte, which decide only how far copies are split. */
 const COPY_NS_PER_BYTE = 0.1;
 /**

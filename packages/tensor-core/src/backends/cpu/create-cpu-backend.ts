@@ -137,7 +137,7 @@ export async function openCpuBackend(
   queue.start(engine);
   const room = new Room(heap, memory);
   const reserve = (byteLength: number) => room.reserve(byteLength, 'scratch');
-  const library = native && { load: native.load, least: libraryLeast };
+  const library = native && { ...native, least: libraryLeast };
   const writer = new CommandWriter(queue, heap, threads, reserve, library);
   const products = native?.name;
   const quantizesRows = options.quantizeActivations ?? false;

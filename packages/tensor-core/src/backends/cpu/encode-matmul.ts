@@ -2,6 +2,8 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import {
+  LIBRARY_BLOCK,
+  LIBRARY_ROWS,
   MATMUL_COLUMNS,
   MATMUL_DEPTH,
   MATMUL_FEW_ROWS,
@@ -48,6 +50,15 @@ export const LIBRARY_LEAST = 2 ** 20;
  */
 const LIBRARY_PART = 2 ** 25;
 const LIBRARY_PARTS = 8;
+/**
+ * What packing counts where all rows are one part, as one thread has them, beside packing where
+ * each row part has a thread.
+ */
+const ONE_PART_WEIGHT = 8;
+/** The parts per thread where rows are cut for threads, of which one may be slower than another. */
+const LIBRARY_PARTS_PER_THREAD = 2;
+/** The most rows of a part. Libraries begin anew with the tiles of some thousands more. */
+const LIBRARY_MOST_ROWS = 3936;
 /** What storing, loading and adding a partial result costs beside packing an element. */
 const ADDING_COST = 4;
 /** The most bytes that the partial results of parts of k may take. */
@@ -82,7 +93,7 @@ export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
     call.out.dtype === 'f32' ? MATMUL_COLUMNS : MATMUL_NARROW_COLUMNS,
   );
   const split = isNative
-    ? splitForLibrary({ m, n, k, batches })
+    ? splitForThreads(call, w)
     : m <= MATMUL_FEW_ROWS
       ? splitFewRows(call, w.threads)
       : splitProduct({ m, n, k, batches, columns }, w.threads);
@@ -151,9 +162,32 @@ function isForLibrary({ m, n, k }: KernelCalls['matmul'], least: number): boolea
 }
 
 /** Splits a product by its shape alone; see Note [cut by shape] in assembly/native-product.ts. */
-function splitForLibrary({ m, n, k, batches }: Shape): Split {
+function splitForLibrary({ m, n, k, batch, a, b, out }: KernelCalls['matmul']): Split {
+  const batches = batch[0] * batch[1];
   const parts = Math.min(libraryParts(m * n * k), Math.ceil(LIBRARY_PARTS / batches));
-  return { batches, ...leastPacked(m, n, parts) };
+  const isF32 = a.dtype === 'f32' && b.dtype === 'f32' && out.dtype === 'f32';
+  const mostRows = Math.max(1, Math.floor(m / (isF32 ? LIBRARY_ROWS : LIBRARY_BLOCK)));
+  const packed = (rows: number, columns: number) => (1 + ONE_PART_WEIGHT) * m * columns + n * rows; // and n in one part, whatever the columns
+  return { batches, ...leastPacked({ n, parts, mostRows, packed }) };
+}
+
+/**
+ * Splits a product for a library into the columns that its shape asks for, and into rows for the
+ * threads there are where that is the same; see Note [rows on their own] there.
+ */
+export function splitForThreads(
+  call: KernelCalls['matmul'],
+  w: Pick<CommandWriter, 'threads' | 'library'>,
+): Split {
+  const split = splitForLibrary(call);
+  if (w.library?.keepsRows !== true) {
+    return split;
+  }
+  const { batches, columns } = split;
+  const parts = w.threads === 1 ? 1 : w.threads * LIBRARY_PARTS_PER_THREAD;
+  const wanted = Math.ceil(parts / (columns * batches));
+  const least = Math.ceil(call.m / LIBRARY_MOST_ROWS);
+  return { ...split, rows: Math.min(split.rows, Math.max(wanted, least)) };
 }
 
 /** The most parts of a product with so many multiply-adds that are worth a call each. */
@@ -171,7 +205,7 @@ function isForDepthParts(call: KernelCalls['matmul']): boolean {
   if (batch[0] * batch[1] > 1 || bias !== undefined || accumulate || call.outRow !== n) {
     return false;
   }
-  const { rows, columns } = splitForLibrary({ m, n, k, batches: 1 });
+  const { rows, columns } = splitForLibrary(call);
   const packedAgain = (m * (columns - 1) + n * (rows - 1)) * k;
   const partials = libraryParts(m * n * k) * m * n;
   return (
@@ -267,21 +301,27 @@ function splitProduct({ m, n, k, batches, columns }: Product, threads: number): 
     const parts = Math.min(mostColumns, Math.ceil(perBatch / rows));
     return { batches, rows, columns: Math.max(blocks, parts) };
   }
-  return { batches, ...leastPacked(m, n, perBatch) };
+  const packed = (rows: number, parts: number) => m * parts + n * rows;
+  return { batches, ...leastPacked({ n, parts: perBatch, mostRows, packed }) };
 }
 
 /**
  * Cuts rows and columns into so many parts, or somewhat fewer, that pack least: each packs its rows
  * of a and columns of b.
  */
-function leastPacked(m: number, n: number, parts: number): Omit<Split, 'batches'> {
-  const mostRows = Math.ceil(m / MIN_ROWS);
-  const mostColumns = Math.ceil(n / MIN_COLUMNS);
+function leastPacked(of: {
+  readonly n: number;
+  readonly parts: number;
+  readonly mostRows: number;
+  packed(rows: number, columns: number): number;
+}): Omit<Split, 'batches'> {
+  const { parts, mostRows } = of;
+  const mostColumns = Math.ceil(of.n / MIN_COLUMNS);
   let best = { rows: 1, columns: Math.min(mostColumns, parts) };
   let least = Number.POSITIVE_INFINITY;
   for (let rows = 1; rows <= Math.min(mostRows, parts); rows++) {
     const columns = Math.min(mostColumns, Math.ceil(parts / rows));
-    const packed = m * columns + n * rows;
+    const packed = of.packed(rows, columns);
     if (packed < least) {
       least = packed;
       best = { rows, columns };

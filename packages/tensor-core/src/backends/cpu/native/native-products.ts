@@ -15,6 +15,8 @@ export interface NativeProducts {
   readonly name: string;
   /** What a thread binds it by. */
   readonly library: NativeLibrary;
+  /** Whether whole tiles of rows have the same bits alone as beside others. */
+  readonly keepsRows: boolean;
   readonly bind: typeof bindGemm;
   /** Asks Linux for pages of 2 MiB. To be called before the memory is written to. */
   useLargePages(memory: WebAssembly.Memory, maxBytes: number): void;
@@ -37,10 +39,10 @@ export async function findLibrary(name: string | undefined): Promise<NativeProdu
     const verdict = await tryLibrary(library);
     if ('name' in verdict) {
       return {
-        name: verdict.name,
+        ...verdict,
         library,
         bind: bindGemm,
-        useLargePages: (memory, maxBytes) => useLargePages(memory, maxBytes, koffi),
+        useLargePages: (memory, maxBytes) => useLargePages(library, memory, maxBytes),
         load: () => load(library),
       };
     }
@@ -67,14 +69,15 @@ function findKoffi(): string {
  * pages of 4 KiB. Most systems give larger ones to those who ask; a kernel without any refuses,
  * which changes nothing.
  */
-function useLargePages(memory: WebAssembly.Memory, maxBytes: number, koffi: string): void {
+function useLargePages(library: NativeLibrary, memory: WebAssembly.Memory, maxBytes: number): void {
   if (process.platform !== 'linux') {
     return;
   }
   const MADV_HUGEPAGE = 14;
-  const ffi: typeof Koffi = createRequire(koffi)(koffi);
-  const advise = ffi.load(null).func('madvise', 'int', ['uint64_t', 'size_t', 'int']);
-  advise(ffi.address(new Uint8Array(memory.buffer)), maxBytes, MADV_HUGEPAGE);
+  withKoffi(library, (ffi) => {
+    const advise = ffi.load(null).func('madvise', 'int', ['uint64_t', 'size_t', 'int']);
+    advise(ffi.address(new Uint8Array(memory.buffer)), maxBytes, MADV_HUGEPAGE);
+  });
 }
 
 /**
@@ -87,22 +90,19 @@ const loaded = new Map<string, Koffi.LibraryHandle>();
  * A library starts threads of its own when it is loaded, one a core, unless variables say
  * otherwise. Only the main thread's are those that a library sees.
  */
-function load({ library, koffi }: NativeLibrary): void {
+function load(native: NativeLibrary): void {
+  const { library } = native;
   if (loaded.has(library)) {
     return;
   }
   const before = { ...process.env };
   Object.assign(process.env, ONE_THREAD);
   try {
-    const ffi: typeof Koffi = createRequire(koffi)(koffi);
-    const handle = ffi.load(library);
-    setThreads(handle);
-    loaded.set(library, handle);
-  } catch (cause) {
-    throw new StateError(
-      `cpu: native products: ${library} was tried and can't be loaded by ${koffi} any more (${(cause as Error).message}). Install koffi again, or leave products in wasm.`,
-      { cause },
-    );
+    withKoffi(native, (ffi) => {
+      const handle = ffi.load(library);
+      setThreads(handle);
+      loaded.set(library, handle);
+    });
   } finally {
     for (const variable of Object.keys(ONE_THREAD)) {
       if (before[variable] === undefined) {
@@ -111,6 +111,18 @@ function load({ library, koffi }: NativeLibrary): void {
         process.env[variable] = before[variable];
       }
     }
+  }
+}
+
+/** Koffi was there when the library was tried, which may be days ago. */
+function withKoffi({ library, koffi }: NativeLibrary, act: (ffi: typeof Koffi) => void): void {
+  try {
+    act(createRequire(koffi)(koffi));
+  } catch (cause) {
+    throw new StateError(
+      `cpu: native products: ${library} was tried and can't be loaded by ${koffi} any more (${(cause as Error).message}). Install koffi again, or leave products in wasm.`,
+      { cause },
+    );
   }
 }
 

@@ -14,13 +14,21 @@ const { promisify } = process.getBuiltinModule('node:util');
 /** The longest that a library may take to multiply two small matrices. */
 const TRIAL_MS = 10_000;
 
-/** What a trial found: the library's own name, version and core, or why it can't be used. */
-export type Verdict = { readonly name: string } | { readonly fault: string };
+/** A library that works: its own name, version and core. */
+interface Known {
+  readonly name: string;
+  /** Whether whole tiles of rows have the same bits alone as beside others. */
+  readonly keepsRows: boolean;
+}
+
+/** What a trial found, or why the library can't be used. */
+export type Verdict = Known | { readonly fault: string };
 
 /** What the process of a trial prints. */
 interface Printed {
   /** What the library says of itself, where it is one that does. */
   readonly says?: readonly string[];
+  readonly keepsRows?: boolean;
   readonly fault?: string;
 }
 
@@ -32,7 +40,7 @@ export function tryLibrary(native: NativeLibrary): Promise<Verdict> {
   let verdict = tried.get(key);
   if (verdict === undefined) {
     const kept = readKept()[key];
-    verdict = kept === undefined ? tryAndKeep(native, key) : Promise.resolve({ name: kept });
+    verdict = kept?.name === undefined ? tryAndKeep(native, key) : Promise.resolve(kept);
     tried.set(key, verdict);
   }
   return verdict;
@@ -71,7 +79,7 @@ function features(): number {
 async function tryAndKeep(native: NativeLibrary, key: string): Promise<Verdict> {
   const verdict = await runTrial(native);
   if ('name' in verdict) {
-    keep(key, verdict.name);
+    keep(key, verdict);
   }
   return verdict;
 }
@@ -91,8 +99,12 @@ async function runTrial(native: NativeLibrary): Promise<Verdict> {
       env: { ...env, ...ONE_THREAD, ELECTRON_RUN_AS_NODE: '1', [TRIAL_VARIABLE]: '1' },
       timeout: TRIAL_MS,
     });
-    const { says, fault }: Printed = JSON.parse(stdout.trim().split('\n').at(-1)!);
-    return fault === undefined ? { name: nameOf(native.library, says) } : { fault };
+    const {
+      says,
+      fault,
+      keepsRows = false,
+    }: Printed = JSON.parse(stdout.trim().split('\n').at(-1)!);
+    return fault === undefined ? { name: nameOf(native.library, says), keepsRows } : { fault };
   } catch (error) {
     const { signal, killed } = error as { signal?: string; killed?: boolean };
     const end = signal ? `ended by ${signal}` : 'ended without an answer';
@@ -169,19 +181,37 @@ function trial(): void {
     const text = (name: string) => one(() => handle.func(name, 'str', [])() as string);
     const config = text('openblas_get_config')?.split(' ').slice(0, 2);
     const core = text('openblas_get_corename');
-    print(config && core ? { says: [...config, core] } : {});
+    // Rows and columns beyond one block of a library, and where its tiles are cut at the end.
+    const [rows, columns, depth, first] = [8 * 48 + 37, 1801, 401, 48];
+    // Numbers whose sums are rounded.
+    const thirds = (size: number) => Float32Array.from({ length: size }, (_, i) => (i % 1009) / 3);
+    const [left, right] = [thirds(rows * depth), thirds(depth * columns)];
+    const keepsRows = [0, 1, 2, 3].every((transposes) => {
+      const [ofLeft, ofRight] = [transposes & 1, transposes >> 1];
+      const multiply = (from: number, to: number): Uint8Array => {
+        const sums = new Float32Array((to - from) * columns);
+        const ownLeft = left.subarray(ofLeft ? from : from * depth);
+        const shape = [101, 111 + ofLeft, 111 + ofRight, to - from, columns, depth];
+        const operands = [1, ownLeft, ofLeft ? rows : depth, right, ofRight ? depth : columns];
+        sgemm(...shape, ...operands, 0, sums, columns);
+        return new Uint8Array(sums.buffer);
+      };
+      const parts = [multiply(0, first), multiply(first, rows)];
+      return Buffer.compare(Buffer.concat(parts), multiply(0, rows)) === 0;
+    });
+    print({ keepsRows, ...(config && core && { says: [...config, core] }) });
   } catch (error) {
     print({ fault: String((error as Error).message) });
   }
 }
 
 /**
- * Names of libraries that work, by what keyOf says of them, in a file of this user among the
+ * What is known of libraries that work, by what keyOf says of them, in a file of this user among the
  * system's temporary ones. Without it, a library is tried once in each process.
  */
 const keptFile = () => join(tmpdir(), `shardweave-products-${userInfo().uid}.json`);
 
-function readKept(): Readonly<Record<string, string>> {
+function readKept(): Readonly<Record<string, Known>> {
   try {
     const file = keptFile();
     // Everybody may write to that folder, so the file counts only if it is this user's.
@@ -192,11 +222,11 @@ function readKept(): Readonly<Record<string, string>> {
   }
 }
 
-function keep(key: string, name: string): void {
+function keep(key: string, known: Known): void {
   const file = keptFile();
   const draft = `${file}.${process.pid}`;
   try {
-    writeFileSync(draft, JSON.stringify({ ...readKept(), [key]: name }), { flag: 'wx' });
+    writeFileSync(draft, JSON.stringify({ ...readKept(), [key]: known }), { flag: 'wx' });
     renameSync(draft, file);
   } catch {
     rmSync(draft, { force: true });
