@@ -187,6 +187,9 @@ export const MATMUL_FEW_ROWS = 5;
 export const LIBRARY_ROWS = 48;
 /** The rows, columns and terms of such a block. Three blocks of f32 fit the scratch. */
 export const LIBRARY_BLOCK = 384;
+/** What stands for the columns at once of a product by a library, in f32 and in bf16. */
+export const BY_LIBRARY = 0;
+export const BY_BF16_LIBRARY = -1;
 /** The number of columns of a b stored [k, n] that few rows are multiplied with at once. */
 export const MATMUL_FEW_COLUMNS = 8192;
 /**

@@ -9,6 +9,8 @@
 
 import { fewRows } from './few-rows';
 import {
+  BY_BF16_LIBRARY,
+  BY_LIBRARY,
   F32,
   MATMUL_DEPTH,
   MATMUL_FEW_ROWS,
@@ -71,7 +73,7 @@ let keptColumn: u32 = 0;
  * The arguments are a, dtype, b, dtype, out, dtype, bias or 0, dtype, m, n, k, transposeA,
  * transposeB, aRow, bRow, outRow, batches, inner batches, the strides (a outer, a inner, b outer, b
  * inner, out outer, out inner), alpha, accumulate, the chunks over batches, over columns and over
- * rows, and the columns at once, 0 where a library of the host computes them.
+ * rows, and the columns at once, or which library of the host computes them.
  */
 export function matmul(slot: usize, chunk: u32, _chunks: u32): void {
   openCall(slot);
@@ -88,7 +90,9 @@ export function matmul(slot: usize, chunk: u32, _chunks: u32): void {
   const rest = chunk / rowChunks;
   const columnChunk = rest % columnChunks;
   const batchChunk = rest / columnChunks;
-  const grain = columns == 0 ? nativeRows() : MR;
+  const isBf16 = columns == BY_BF16_LIBRARY;
+  const isNative = columns == BY_LIBRARY || isBf16;
+  const grain = isNative ? nativeRows() : MR;
   const i0 = chunkStart(m, rowChunk, rowChunks, grain);
   const i1 = chunkStart(m, rowChunk + 1, rowChunks, grain);
   const j0 = chunkStart(n, columnChunk, columnChunks, NR);
@@ -102,8 +106,8 @@ export function matmul(slot: usize, chunk: u32, _chunks: u32): void {
       fewRows(i0, i1, j0, j1);
       continue;
     }
-    if (columns == 0) {
-      nativeProduct(i0, i1, j0, j1);
+    if (isNative) {
+      nativeProduct(i0, i1, j0, j1, isBf16);
       continue;
     }
     for (let j = j0; j < j1; j += columns) {

@@ -1,6 +1,7 @@
 // Products by a library of the host, such as OpenBLAS, which reads operands and writes results in
 // this memory. It takes f32 alone, so 16-bit operands are widened a block at a time and sums stay
-// f32 until they are rounded once.
+// f32 until they are rounded once. Another takes bf16 as it is, where a processor multiplies that
+// several times as fast.
 //
 // Note [cut by shape]: a library sums small products in another order than large ones, so that a
 // part of a product need not have the bits of the whole. The host therefore cuts a product by its
@@ -11,7 +12,7 @@
 // each part packs all of b, which makes eight parts a sixth slower than one.
 
 import { widen } from './convert';
-import { gemm } from './gemm';
+import { gemm, gemmBf16 } from './gemm';
 import { F32, LIBRARY_BLOCK, LIBRARY_ROWS } from './layout';
 import {
   aAt,
@@ -49,21 +50,30 @@ const SUMS_OFFSET: usize = B_OFFSET + BLOCK_AREA;
 
 /** The rows of which a part has a multiple, unless it has the last ones. */
 export function nativeRows(): u32 {
-  return aType == F32 && bType == F32 && outType == F32 ? LIBRARY_ROWS : LIBRARY_BLOCK;
+  return isInBlocks() ? LIBRARY_BLOCK : LIBRARY_ROWS;
+}
+
+/** Whether products are made in blocks, in which bf16 has equal bits wherever rows are cut. */
+function isInBlocks(): bool {
+  return aType != F32 || bType != F32 || outType != F32;
 }
 
 /** Computes rows i0 to i1 and columns j0 to j1 of the current batch. */
-export function nativeProduct(i0: u32, i1: u32, j0: u32, j1: u32): void {
+export function nativeProduct(i0: u32, i1: u32, j0: u32, j1: u32, isBf16: bool): void {
   const isWhole = aType == F32 && bType == F32;
   const isInPlace = outType == F32;
-  const most = isWhole && isInPlace ? u32.MAX_VALUE : BLOCK_SIZE;
+  const most = isInBlocks() ? BLOCK_SIZE : u32.MAX_VALUE;
   for (let j = j0; j < j1; j += min(j1 - j, most)) {
     const columns = min(j1 - j, most);
     for (let i = i0; i < i1; i += min(i1 - i, most)) {
       const rows = min(i1 - i, most);
       const out = isInPlace ? placeOf(i, j) : scratchBase + SUMS_OFFSET;
       const row = isInPlace ? outRow : BLOCK_ROW;
-      addTerms(i, rows, j, columns, isWhole ? depth : BLOCK_SIZE, out, row);
+      if (isBf16) {
+        multiplyBf16(i, rows, j, columns, out, row);
+      } else {
+        addTerms(i, rows, j, columns, isWhole ? depth : BLOCK_SIZE, out, row);
+      }
       if (biasBase != 0) {
         addBias(rows, j, columns, out, row);
       }
@@ -72,6 +82,25 @@ export function nativeProduct(i0: u32, i1: u32, j0: u32, j1: u32): void {
       }
     }
   }
+}
+
+/** Makes a block of results from bf16, or adds to it. */
+function multiplyBf16(i: u32, rows: u32, j: u32, columns: u32, out: usize, row: u32): void {
+  gemmBf16(
+    <i32>transposeA,
+    <i32>transposeB,
+    rows,
+    columns,
+    depth,
+    alpha,
+    aBase + ((<usize>(aAt + (transposeA ? i : i * aRow))) << 1),
+    aRow,
+    bBase + ((<usize>(bAt + (transposeB ? j * bRow : j))) << 1),
+    bRow,
+    accumulate && outType == F32 ? 1 : 0,
+    out,
+    row,
+  );
 }
 
 @inline

@@ -11,9 +11,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest
 import { newFolder } from '../../../tooling/test-kit/folders.ts';
 import { bundle, RunningProgram } from '../../../tooling/test-kit/processes.ts';
 import { openCpuBackend } from '../src/backends/cpu/create-cpu-backend.js';
-import { splitForThreads } from '../src/backends/cpu/encode-matmul.js';
-import { locateLibrary } from '../src/backends/cpu/native/locate-library.js';
-import { tryLibrary } from '../src/backends/cpu/native/try-library.js';
+import { locateBf16Library, locateLibrary } from '../src/backends/cpu/native/locate-library.js';
 import { runAttention } from './support/cpu-attention.js';
 import { expectProduct, runProduct } from './support/cpu-products.js';
 import { canWriteLibrary, libraryProblem, writeLibrary } from './support/native-library.js';
@@ -49,6 +47,7 @@ describe.skipIf(libraryProblem !== undefined)(`a library's products${suffix}`, (
       ['f32', true, false],
       ['f32', false, true],
       ['bf16', false, true],
+      ['bf16', true, false],
       ['f16', true, true],
     ] as const) {
       await expectProduct(devices, dtype, { ...extent, transposeA, transposeB });
@@ -124,6 +123,25 @@ describe.skipIf(libraryProblem !== undefined)(`a library's products${suffix}`, (
     await wasm.dispose();
   });
 
+  it.skipIf(locateBf16Library().length === 0)(
+    'are those of oneDNN in bf16, unless a library is named',
+    async () => {
+      const library = locateLibrary(undefined)[0]!;
+      const named = await createCpuBackend({ threads: 1, products: 'native', library });
+      expect(devices[0]!.info.compiledFor).toMatch(/ and oneDNN \S+ AMX by rule/);
+      expect(named.info.compiledFor).not.toContain('oneDNN');
+      const shape = { m: 128, n: 136, k: 1002, batches: 1, transposeA: false, transposeB: true };
+      const values = (size: number) => Float32Array.from({ length: size }, (_, i) => Math.sin(i));
+      const operands = { a: values(128 * 1002), b: values(136 * 1002) };
+      const run = (dtype: 'f32' | 'bf16') =>
+        Promise.all([named, devices[0]!].map((own) => runProduct(own, dtype, shape, operands)));
+      const [f32, bf16] = [await run('f32'), await run('bf16')];
+      expect(Buffer.compare(f32[0]!, f32[1]!)).toBe(0);
+      expect(Buffer.compare(bf16[0]!, bf16[1]!)).not.toBe(0);
+      await named.dispose();
+    },
+  );
+
   it('pass the cases of products at every size', async () => {
     const device = await openCpuBackend({ threads: 2, products: 'native' }, 1);
     const all = [...kernelCases(), ...hiddenKeyKernelCases()];
@@ -163,9 +181,10 @@ describe.skipIf(libraryProblem !== undefined)(`a library's products${suffix}`, (
   );
 
   it('put library, version and core into the class of the device, and say so', () => {
-    const [, name] = /, (OpenBLAS \d+\.\d+\S* \w+|Accelerate of .+) by rule 4$/.exec(
-      devices[1]!.info.compiledFor,
-    )!;
+    const [, name] =
+      /, (OpenBLAS \d+\.\d+\S* \w+(?: and oneDNN \S+ AMX)?|Accelerate of .+) by rule 4$/.exec(
+        devices[1]!.info.compiledFor,
+      )!;
     expect(devices[1]!.info.compiledFor).toMatch(/^(fused|plain) products, /);
     expect(devices[1]!.info.description).toBe(
       `${devices[1]!.info.description.split(', ')[0]}, 2 threads, ${name}`,
@@ -215,60 +234,6 @@ function bytesWithLargePages(): number[] {
   }
   return stretches.map(({ from, to }) => to - from);
 }
-
-describe("a library's trial", () => {
-  /** A koffi whose library multiplies, and adds some of the depth to many rows at once. */
-  const koffiOf = (some: number) => `
-    const sgemm = (order, transA, transB, m, n, k, alpha, a, lda, b, ldb, beta, out) => {
-      if (m > 100) return out.fill(m > 400 ? k * ${some} : 0);
-      for (let i = 0; i < m * n; i++) {
-        const [row, column] = [Math.floor(i / n), i % n];
-        out[i] = 0;
-        for (let j = 0; j < k && n < 100; j++) out[i] += a[row * k + j] * b[j * n + column];
-      }
-    };
-    module.exports = { load: () => ({ func: (name) => name === 'cblas_sgemm' ? sgemm : () => undefined }) };`;
-
-  it('finds whether rows have the same bits alone as beside others', async () => {
-    const root = newFolder();
-    const found = [];
-    for (const some of [0, 1]) {
-      const koffi = join(root, `koffi-${some}.cjs`);
-      writeFileSync(koffi, koffiOf(some));
-      found.push(await tryLibrary({ library: koffi, koffi }));
-    }
-    expect(found).toEqual([
-      { name: expect.any(String), keepsRows: true },
-      { name: expect.any(String), keepsRows: false },
-    ]);
-  });
-
-  it('lets the device cut rows for its threads, or by the shape alone', () => {
-    const view = { dtype: 'f32' };
-    const shape = { m: 1024, n: 2048, k: 512, batch: [1, 1], a: view, b: view, out: view };
-    const split = (threads: number, keepsRows: boolean, own = {}) => {
-      const { rows, columns } = splitForThreads({ ...shape, ...own } as never, {
-        threads,
-        library: { keepsRows, least: 1, load: () => {} },
-      });
-      return [rows, columns];
-    };
-    expect([1, 2, 3, 16].map((threads) => split(threads, true))).toEqual([
-      [1, 1],
-      [4, 1],
-      [6, 1],
-      [8, 1],
-    ]);
-    expect([1, 2, 16].map((threads) => split(threads, false))).toEqual([
-      [8, 1],
-      [8, 1],
-      [8, 1],
-    ]);
-    expect(split(1, true, { m: 8192 })).toEqual([3, 1]);
-    // Blocks of 384 rows are widened as one.
-    expect(split(16, true, { a: { dtype: 'bf16' } })).toEqual([2, 4]);
-  });
-});
 
 describe('a library that can not be had', () => {
   const root = newFolder();

@@ -32,12 +32,16 @@ export const DTYPE_CODES: Readonly<Record<DType, number>> = {
 };
 
 export interface ProductLibrary {
-  /** Loads it, once. To be called before a command that needs it is queued. */
-  load(): void;
+  /**
+   * Loads it, or the one for bf16, once. To be called before a command that needs it is queued.
+   */
+  load(isBf16: boolean): void;
   /** The least multiply-adds of a product that it gets, at least 1. */
   readonly least: number;
   /** Whether whole tiles of rows have the same bits alone as beside others. */
   readonly keepsRows: boolean;
+  /** Whether there is one that multiplies bf16 as it is. */
+  readonly takesBf16: boolean;
 }
 
 export class CommandWriter {

@@ -52,7 +52,7 @@ export interface CpuBackendOptions {
   readonly products?: 'wasm' | 'native' | 'auto';
   /**
    * The path of that library or its name, such as `libmkl_rt.so.2`. By default OpenBLAS or
-   * Accelerate is looked for.
+   * Accelerate is looked for, and for bf16 oneDNN where the processor has AMX.
    */
   readonly library?: string;
   /**

@@ -101,7 +101,7 @@ function isForLibrary({ numQueries, numKeys, dim }: AttentionOperands, w: Comman
   ) {
     return false;
   }
-  library.load();
+  library.load(false);
   return true;
 }
 

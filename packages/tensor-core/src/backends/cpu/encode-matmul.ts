@@ -2,6 +2,8 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import {
+  BY_BF16_LIBRARY,
+  BY_LIBRARY,
   LIBRARY_BLOCK,
   LIBRARY_ROWS,
   MATMUL_COLUMNS,
@@ -80,8 +82,10 @@ export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
     return;
   }
   const isNative = w.library !== undefined && isForLibrary(call, w.library.least);
+  const isBf16 =
+    isNative && w.library!.takesBf16 && call.a.dtype === 'bf16' && call.b.dtype === 'bf16';
   if (isNative) {
-    w.library!.load();
+    w.library!.load(isBf16);
   }
   if (isNative && isForDepthParts(call)) {
     matmulByDepth(call, w);
@@ -103,7 +107,8 @@ export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
   w.int(...aBatch, ...bBatch, ...outBatch)
     .float(call.alpha)
     .int(call.accumulate ? 1 : 0);
-  w.int(split.batches, split.columns, split.rows, isNative ? 0 : columns.atOnce);
+  const own = isBf16 ? BY_BF16_LIBRARY : BY_LIBRARY;
+  w.int(split.batches, split.columns, split.rows, isNative ? own : columns.atOnce);
   w.commit(split.batches * split.rows * split.columns);
   endMatmul(call, w);
 }

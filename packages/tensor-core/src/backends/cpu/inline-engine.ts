@@ -20,7 +20,7 @@ export function startInline(
       memory: memory.memory,
       fence: (id: number) => events.onFence(id),
       now: () => performance.now(),
-      gemm: native?.bind(native.library, memory.memory) ?? (() => {}),
+      ...(native?.bind(native.library, memory.memory) ?? { gemm: () => {}, gemmBf16: () => {} }),
     },
   });
   const runNext = exports.runNext as () => number;

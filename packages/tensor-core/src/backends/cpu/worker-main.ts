@@ -35,7 +35,7 @@ export function workerMain(): void {
           memory,
           fence: (id: number) => port.postMessage(id),
           now: () => performance.timeOrigin + performance.now() - timeOrigin,
-          gemm: native ? bind(native.library, memory) : () => {},
+          ...(native ? bind(native.library, memory) : { gemm: () => {}, gemmBf16: () => {} }),
         },
       });
       port.postMessage('ready');

@@ -42,6 +42,21 @@ export function locateLibrary(name: string | undefined, places = thisMachine()):
   return [...new Set(files.map((file) => (isFramework(file) ? file : realpathSync(file))))];
 }
 
+/** Returns the files of oneDNN, where the processor has a matrix unit for bf16 (AMX). */
+export function locateBf16Library(): string[] {
+  const hasUnit = process.platform === 'linux' && /\bamx_bf16\b/.test(readProcessor());
+  return hasUnit ? ['libdnnl.so.3', 'libdnnl.so.2'].flatMap((name) => locateLibrary(name)) : [];
+}
+
+/** What Linux tells of the first processor. */
+export function readProcessor(): string {
+  try {
+    return readFileSync('/proc/cpuinfo', 'utf8').split('\n\n')[0]!;
+  } catch {
+    return '';
+  }
+}
+
 /** Frameworks of macOS have no file: the system keeps all of them in one cache. */
 const isFramework = (file: string) => file.startsWith('/System/Library/');
 

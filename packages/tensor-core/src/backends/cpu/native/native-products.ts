@@ -4,8 +4,9 @@
 
 import type * as Koffi from 'koffi';
 import { StateError } from '../../../errors.js';
-import { bindGemm, type NativeLibrary } from './gemm.js';
-import { locateLibrary } from './locate-library.js';
+import { bindGemms, type NativeLibrary } from './gemm.js';
+import { locateBf16Library, locateLibrary } from './locate-library.js';
+import { trialOfBf16 } from './trials.js';
 import { ONE_THREAD, tryLibrary } from './try-library.js';
 
 const { createRequire } = process.getBuiltinModule('node:module');
@@ -17,11 +18,13 @@ export interface NativeProducts {
   readonly library: NativeLibrary;
   /** Whether whole tiles of rows have the same bits alone as beside others. */
   readonly keepsRows: boolean;
-  readonly bind: typeof bindGemm;
+  /** Whether there is one that multiplies bf16 as it is. */
+  readonly takesBf16: boolean;
+  readonly bind: typeof bindGemms;
   /** Asks Linux for pages of 2 MiB. To be called before the memory is written to. */
   useLargePages(memory: WebAssembly.Memory, maxBytes: number): void;
-  /** Loads the library, once. To be called before a thread does. */
-  load(): void;
+  /** Loads the library, or the one for bf16, once. To be called before a thread does. */
+  load(isBf16: boolean): void;
 }
 
 const INSTALL = 'Install OpenBLAS (Debian: libopenblas0-pthread), or leave products in wasm.';
@@ -35,15 +38,20 @@ export async function findLibrary(name: string | undefined): Promise<NativeProdu
   const files = locateLibrary(name);
   const faults: string[] = [];
   for (const file of files) {
-    const library = { library: file, koffi };
-    const verdict = await tryLibrary(library);
+    const own = { library: file, koffi };
+    const verdict = await tryLibrary(own);
     if ('name' in verdict) {
+      // Whoever names a library means its bits.
+      const bf16 = name === undefined ? await findBf16(koffi) : undefined;
+      const library = { ...own, ...(bf16 && { bf16: bf16.file }) };
       return {
         ...verdict,
+        ...(bf16 && { name: `${verdict.name} and ${bf16.name}` }),
         library,
-        bind: bindGemm,
+        takesBf16: bf16 !== undefined,
+        bind: bindGemms,
         useLargePages: (memory, maxBytes) => useLargePages(library, memory, maxBytes),
-        load: () => load(library),
+        load: (isBf16) => load({ koffi, library: isBf16 ? library.bf16! : file }),
       };
     }
     faults.push(`${file}: ${verdict.fault}`);
@@ -51,6 +59,17 @@ export async function findLibrary(name: string | undefined): Promise<NativeProdu
   const what = name === undefined ? 'OpenBLAS or Accelerate' : `the library ${name}`;
   const got = faults.length > 0 ? faults.join('; ') : 'none: this machine has no such file';
   throw new StateError(`cpu: native products: expected ${what}, got ${got}. ${INSTALL}`);
+}
+
+/** Finds oneDNN where the processor has a matrix unit for bf16, of five times the rate of f32. */
+async function findBf16(koffi: string): Promise<{ name: string; file: string } | undefined> {
+  for (const file of locateBf16Library()) {
+    const verdict = await tryLibrary({ library: file, koffi }, trialOfBf16);
+    if ('name' in verdict) {
+      return { name: verdict.name, file };
+    }
+  }
+  return undefined;
 }
 
 function findKoffi(): string {

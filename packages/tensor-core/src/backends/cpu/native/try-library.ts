@@ -3,6 +3,8 @@
 
 import { fnv1a } from '@shardweave/dtypes';
 import type { NativeLibrary } from './gemm.js';
+import { readProcessor } from './locate-library.js';
+import { multiplies, type Printed, trial } from './trials.js';
 
 const { execFile } = process.getBuiltinModule('node:child_process');
 const { readFileSync, renameSync, rmSync, statSync, writeFileSync } =
@@ -24,23 +26,17 @@ interface Known {
 /** What a trial found, or why the library can't be used. */
 export type Verdict = Known | { readonly fault: string };
 
-/** What the process of a trial prints. */
-interface Printed {
-  /** What the library says of itself, where it is one that does. */
-  readonly says?: readonly string[];
-  readonly keepsRows?: boolean;
-  readonly fault?: string;
-}
-
 const tried = new Map<string, Promise<Verdict>>();
 
-/** Returns what was found when the library was first tried. */
-export function tryLibrary(native: NativeLibrary): Promise<Verdict> {
+/**
+ * Returns what was found when the library was first tried, as `run` does in a process of its own.
+ */
+export function tryLibrary(native: NativeLibrary, run = trial): Promise<Verdict> {
   const key = keyOf(native);
   let verdict = tried.get(key);
   if (verdict === undefined) {
     const kept = readKept()[key];
-    verdict = kept?.name === undefined ? tryAndKeep(native, key) : Promise.resolve(kept);
+    verdict = kept?.name === undefined ? tryAndKeep(native, key, run) : Promise.resolve(kept);
     tried.set(key, verdict);
   }
   return verdict;
@@ -57,7 +53,8 @@ function keyOf({ library, koffi }: NativeLibrary): string {
     return [path, stats?.size, stats?.mtimeMs];
   });
   const variables = Object.entries(process.env).filter(
-    ([name]) => /^(OPENBLAS|GOTO|OMP|MKL|BLIS|VECLIB)_/.test(name) && !(name in ONE_THREAD),
+    ([name]) =>
+      /^(OPENBLAS|GOTO|OMP|MKL|BLIS|VECLIB|DNNL|ONEDNN)_/.test(name) && !(name in ONE_THREAD),
   );
   return JSON.stringify([...files, release(), processor(), features(), variables.sort()]);
 }
@@ -65,19 +62,16 @@ function keyOf({ library, koffi }: NativeLibrary): string {
 const processor = () => cpus()[0]?.model.trim() ?? 'unknown processor';
 
 /** A hash of what Linux tells of the processor: virtual machines of two chips have one name. */
-function features(): number {
-  try {
-    const first = readFileSync('/proc/cpuinfo', 'utf8').split('\n\n')[0]!;
-    return fnv1a(
-      first.replaceAll(/^(cpu MHz|bogomips|apicid|initial apicid|core id|processor)\b.*$/gim, ''),
-    );
-  } catch {
-    return 0;
-  }
-}
+const features = () =>
+  fnv1a(
+    readProcessor().replaceAll(
+      /^(cpu MHz|bogomips|apicid|initial apicid|core id|processor)\b.*$/gim,
+      '',
+    ),
+  );
 
-async function tryAndKeep(native: NativeLibrary, key: string): Promise<Verdict> {
-  const verdict = await runTrial(native);
+async function tryAndKeep(native: NativeLibrary, key: string, run: typeof trial): Promise<Verdict> {
+  const verdict = await runTrial(native, run);
   if ('name' in verdict) {
     keep(key, verdict);
   }
@@ -87,13 +81,13 @@ async function tryAndKeep(native: NativeLibrary, key: string): Promise<Verdict> 
 /** Set for the process of a trial. */
 const TRIAL_VARIABLE = 'SHARDWEAVE_LIBRARY_TRIAL';
 
-async function runTrial(native: NativeLibrary): Promise<Verdict> {
+async function runTrial(native: NativeLibrary, run: typeof trial): Promise<Verdict> {
   if (process.env[TRIAL_VARIABLE] !== undefined) {
     // An executable with Node in it runs its own program, whatever its arguments say.
     return { fault: 'this program is its own Node, in which nothing can be tried' };
   }
   const { NODE_OPTIONS: _, ...env } = process.env; // a loader or debugger is not for it
-  const args = ['-e', `(${trial.toString()})()`, native.koffi, native.library];
+  const args = ['-e', `(${run})(${multiplies})`, native.koffi, native.library];
   try {
     const { stdout } = await promisify(execFile)(process.execPath, args, {
       env: { ...env, ...ONE_THREAD, ELECTRON_RUN_AS_NODE: '1', [TRIAL_VARIABLE]: '1' },
@@ -137,77 +131,8 @@ function nameOf(library: string, says: readonly string[] | undefined): string {
 }
 
 /**
- * Runs in the process of a trial, from its source text. A library that has the function but does
- * not multiply would train on garbage.
- */
-function trial(): void {
-  const [, koffi, library] = process.argv as [string, string, string];
-  const print = (found: Printed) => console.log(JSON.stringify(found));
-  const one = <T>(act: () => T): T | undefined => {
-    try {
-      return act();
-    } catch {
-      return undefined;
-    }
-  };
-  const ffi = process.getBuiltinModule('node:module').createRequire(koffi)(koffi);
-  try {
-    const handle = ffi.load(library);
-    const ints = ['int', 'int', 'int', 'int', 'int', 'int'];
-    const types = [...ints, 'float', 'void *', 'int', 'void *', 'int', 'float', 'void *', 'int'];
-    const sgemm = one(() => handle.func('cblas_sgemm', 'void', types));
-    if (sgemm === undefined) {
-      print({ fault: 'it has no function cblas_sgemm' });
-      return;
-    }
-    const [m, n, k] = [65, 67, 129];
-    // Numbers whose sums are exact in f32, so that every order of them gives the same.
-    const a = Float32Array.from({ length: m * k }, (_, index) => (index % 17) - 8);
-    const b = Float32Array.from({ length: k * n }, (_, index) => (index % 13) - 6);
-    const out = new Float32Array(m * n).fill(Number.NaN);
-    sgemm(101, 111, 111, m, n, k, 1, a, k, b, n, 0, out, n);
-    const isRight = out.every((value, at) => {
-      const [row, column] = [Math.floor(at / n), at % n];
-      let sum = 0;
-      for (let i = 0; i < k; i++) {
-        sum += a[row * k + i]! * b[i * n + column]!;
-      }
-      return sum === value;
-    });
-    if (!isRight) {
-      print({ fault: 'its cblas_sgemm does not multiply' });
-      return;
-    }
-    const text = (name: string) => one(() => handle.func(name, 'str', [])() as string);
-    const config = text('openblas_get_config')?.split(' ').slice(0, 2);
-    const core = text('openblas_get_corename');
-    // Rows and columns beyond one block of a library, and where its tiles are cut at the end.
-    const [rows, columns, depth, first] = [8 * 48 + 37, 1801, 401, 48];
-    // Numbers whose sums are rounded.
-    const thirds = (size: number) => Float32Array.from({ length: size }, (_, i) => (i % 1009) / 3);
-    const [left, right] = [thirds(rows * depth), thirds(depth * columns)];
-    const keepsRows = [0, 1, 2, 3].every((transposes) => {
-      const [ofLeft, ofRight] = [transposes & 1, transposes >> 1];
-      const multiply = (from: number, to: number): Uint8Array => {
-        const sums = new Float32Array((to - from) * columns);
-        const ownLeft = left.subarray(ofLeft ? from : from * depth);
-        const shape = [101, 111 + ofLeft, 111 + ofRight, to - from, columns, depth];
-        const operands = [1, ownLeft, ofLeft ? rows : depth, right, ofRight ? depth : columns];
-        sgemm(...shape, ...operands, 0, sums, columns);
-        return new Uint8Array(sums.buffer);
-      };
-      const parts = [multiply(0, first), multiply(first, rows)];
-      return Buffer.compare(Buffer.concat(parts), multiply(0, rows)) === 0;
-    });
-    print({ keepsRows, ...(config && core && { says: [...config, core] }) });
-  } catch (error) {
-    print({ fault: String((error as Error).message) });
-  }
-}
-
-/**
- * What is known of libraries that work, by what keyOf says of them, in a file of this user among the
- * system's temporary ones. Without it, a library is tried once in each process.
+ * What is known of libraries that work, by what keyOf says of them, in a file of this user among
+ * the system's temporary ones. Without it, a library is tried once in each process.
  */
 const keptFile = () => join(tmpdir(), `shardweave-products-${userInfo().uid}.json`);
 
