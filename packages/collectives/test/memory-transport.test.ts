@@ -6,6 +6,31 @@ import { describe, expect, it } from 'vitest';
 
 const turn = () => new Promise((resolve) => setImmediate(resolve));
 
+it('the own part of a gather is left to its caller, except for a compressed one', async () => {
+  const seen = await Promise.all(
+    createMemoryGroup(2).map(async (group) => {
+      const own = new Uint8Array(Float32Array.of(group.rank + 1).buffer);
+      const called: string[] = [];
+      const gather = async (wire: 'exact' | 'bf16') => {
+        const all = new Float32Array(2);
+        const placeOwn = () => void called.push(wire);
+        const options = { dtype: 'f32', wire, placeOwn } as const;
+        await group.allGather(own, new Uint8Array(all.buffer), options);
+        return [...all];
+      };
+      const results = [await gather('exact'), await gather('bf16')];
+      await group.close();
+      return { called, results };
+    }),
+  );
+  const called = ['exact'];
+  const whole = [1, 2];
+  expect(seen).toEqual([
+    { called, results: [[0, 2], whole] },
+    { called, results: [[1, 0], whole] },
+  ]);
+});
+
 describe('close with a call pending', () => {
   it('rejects the call when no peer reads its input any more', async () => {
     const length = 100_000;

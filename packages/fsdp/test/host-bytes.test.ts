@@ -5,7 +5,7 @@ import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { loadLocalStateDict, localStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
 import { loadStateDict, Sgd, stateDict } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import {
   inputs,
   layer,
@@ -165,3 +165,31 @@ it('a shard that is read where it rests is written once nobody reads it', () =>
     await written;
     expect(await values.read()).toEqual(bytes);
   }));
+
+it.each([2, 3])(
+  'the thread of %j ranks copies only the parts of others as they gather',
+  async (n) => {
+    const set = vi.spyOn(Object.getPrototypeOf(Uint8Array.prototype) as Uint8Array, 'set');
+    const gathered = await onRanks(n, async (rank) => {
+      const model = net(rank);
+      const { full, flat, values } = model.units[0]!;
+      await trainOnce(model, rowsOf(rank)); // This opens the links and begins the pool.
+      await rank.group.barrier();
+      set.mockClear();
+      await full.finishLoad(full.startLoad());
+      await rank.group.barrier();
+      const sizes = set.mock.calls.map(([bytes]) => bytes.length);
+      const copied = sizes.filter((size) => size >= flat.size).reduce((sum, size) => sum + size, 0);
+      await rank.group.barrier();
+      const whole = await full.storage.read();
+      const own = await values.read();
+      full.drop();
+      return { copied, shardBytes: own.byteLength, own, whole };
+    });
+    set.mockRestore();
+    for (const { copied, shardBytes, whole } of gathered) {
+      expect(copied).toBe(n * (n - 1) * shardBytes);
+      expect(whole).toEqual(Buffer.concat(gathered.map(({ own }) => own)));
+    }
+  },
+);

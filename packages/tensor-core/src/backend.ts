@@ -122,8 +122,8 @@ export interface Backend {
    */
   readNow?(buffer: BackendBuffer, byteOffset: number, into: Uint8Array): void;
   /**
-   * The bytes of a buffer, for the host to read and write where no queued command uses the buffer:
-   * see settle. They stay there until it is freed. Absent where the device's memory is not the
+   * The bytes of a buffer, for the host to read and write those that no queued command uses: see
+   * settle. They stay there until it is freed. Absent where the device's memory is not the
    * host's, or may move.
    */
   readonly hostBytes?: (buffer: BackendBuffer) => Uint8Array;

@@ -5,16 +5,22 @@ import type { Call } from '../endpoint/call.js';
 import { receiveHalves, sendHalves } from './message-halves.js';
 import { type PartLayout, partOf } from './part-layout.js';
 
-/** Fills `output` with each rank's part; `own` may already lie at its place in `output`. */
+/**
+ * Fills `output` with each rank's part; `own` may already lie at its place in `output`, and
+ * `placeOwn` brings it there where the caller has a way of its own.
+ */
 export async function allGather(
   call: Call,
   own: Uint8Array,
   output: Uint8Array,
   layout: PartLayout,
+  placeOwn?: () => void,
 ): Promise<void> {
   const moved = call.peers.flatMap((peer) => {
     const { head, all } = receiveHalves(call, peer, partOf(output, layout, peer), 0);
     return [all, sendHalves(call, peer, own, 0, head)];
   });
-  await Promise.all([...moved, call.copy(partOf(output, layout, call.rank), own)]);
+  const placed =
+    placeOwn === undefined ? call.copy(partOf(output, layout, call.rank), own) : placeOwn();
+  await Promise.all([...moved, placed]);
 }

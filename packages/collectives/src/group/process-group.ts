@@ -62,6 +62,13 @@ export interface PartsOptions extends MoveOptions, CompressionOptions {
    * The number of elements (of `dtype`) of each rank's part, in group order. Default: equal parts.
    */
   readonly counts?: readonly number[];
+  /**
+   * Brings the input to its place in the output, which the call then leaves alone: a device may
+   * copy without this thread, and still be at it when the call resolves. It must not throw. It is
+   * not called where the call itself has to write there, as over MPI and with `wire`. Default: the
+   * call copies.
+   */
+  readonly placeOwn?: (() => void) | undefined;
 }
 
 /**

@@ -114,7 +114,7 @@ export class TransportGroup implements ProcessGroup {
     const shape = { ...divided(name, division, options), wire: wire?.format };
     await this.#calls.collective(shape, options, (call) =>
       wire === undefined
-        ? this.#algorithms.allGather(call, input, output, layout)
+        ? this.#algorithms.allGather(call, input, output, layout, options.placeOwn)
         : this.#compressed(wire, (compressor) =>
             allGatherCompressed(call, input, output, layout, compressor),
           ),

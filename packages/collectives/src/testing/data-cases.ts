@@ -88,6 +88,10 @@ export const dataCases: readonly ConformanceCase[] = [
         parts.forEach((part, r) => {
           checkBytes(full.subarray(r * 48_000, (r + 1) * 48_000), part, `part ${r}`);
         });
+        const placed = new Uint8Array(full.byteLength);
+        const placeOwn = () => placed.set(place, rank * 48_000);
+        await group.allGather(place, placed, { placeOwn });
+        checkBytes(placed, full, 'the part that its caller places');
         for (const length of [48_000, 4]) {
           const inputs = parts.map((part) => part.subarray(0, length));
           const buffer = inputs[rank]!.slice();

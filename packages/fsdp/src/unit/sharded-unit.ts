@@ -200,6 +200,7 @@ export class ShardedUnit {
     const { storage, device } = this.flat;
     const isLent = stored === undefined && this.#isLent;
     const loan = isLent ? device.pool.blocks.lend(storage) : undefined;
+    const part = loan && storage.view();
     // A dry device lends none.
     const own = () => (isLent ? storage.read(0, storage.byteLength) : this.publish());
     const shard = stored ?? loan?.bytes ?? own();
@@ -210,7 +211,9 @@ export class ShardedUnit {
       return await gathers.enqueue(
         Promise.all([shard, whole]),
         async ([input, output]) => {
-          await this.group.allGather(input, output, { dtype, tag: name, identity: name });
+          const placeOwn = part && this.full.ownPlacer(output, part);
+          const options = { dtype, tag: name, identity: name, placeOwn };
+          await this.group.allGather(input, output, options);
           if (stored !== undefined) {
             hostBuffers.give(input);
           }

@@ -8,6 +8,7 @@ import {
   StateError,
   type Storage,
   type Tensor,
+  type View,
 } from '@shardweave/tensor-core';
 import { decodeTo } from '../parameters/encoded-parameter.js';
 import { decodeLeaves } from './decode-leaves.js';
@@ -120,6 +121,16 @@ export class FullCopy {
     this.#blocks.set(bytes, block);
     await block.settle();
     return bytes;
+  }
+
+  /**
+   * Lets the device bring its own part, in `loadDType`, to its place in a buffer of takeBuffer,
+   * before it does what is queued later. Undefined where the buffer is not in the device's memory.
+   */
+  ownPlacer(bytes: Uint8Array, part: View): (() => void) | undefined {
+    const block = this.#blocks.get(bytes);
+    const byteOffset = this.#source.own.start * byteSize(part.dtype);
+    return block && (() => block.queueCopy(part, byteOffset));
   }
 
   /** Whether computation uses the values where they rest. */

@@ -2,7 +2,7 @@
 // computes in the host's memory. Bytes so reach a storage, or leave it, without any copy.
 
 import type { Backend } from '../backend.js';
-import type { BackendBuffer } from '../view.js';
+import type { BackendBuffer, View } from '../view.js';
 import { Pool } from './pool.js';
 import type { Storage } from './storage.js';
 
@@ -40,6 +40,14 @@ export class HostBlock {
   /** Resolves when all commands that were queued so far and use the memory have run. */
   async settle(): Promise<void> {
     await this.#backend.settle!(this.buffer);
+  }
+
+  /**
+   * Queues a copy of values to `byteOffset` of the memory, ahead of all commands that are queued
+   * later. The host may use the rest of the memory meanwhile.
+   */
+  queueCopy(x: View, byteOffset: number): void {
+    this.#backend.run('cast', { x, out: { ...x, buffer: this.buffer, byteOffset } });
   }
 
   /** Hands it to a storage, or back to the host. @internal */

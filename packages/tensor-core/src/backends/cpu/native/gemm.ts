@@ -47,7 +47,7 @@ export function bindGemms(
   const PLAIN = 111;
   const [N, T] = [78, 84]; // the letters by which oneDNN is told of a transpose
   const ADDRESS = 'uint64_t'; // a number, which koffi takes at a tenth of what a view costs
-  type Call = (...args: number[]) => void;
+  type Call = (...args: number[]) => number;
   let sgemm: Call | undefined;
   let bgemm: Call | undefined;
   let base = 0;
@@ -82,7 +82,10 @@ export function bindGemms(
       bgemm ??= loadBf16();
       const places = [alpha, base + (a >>> 0), aRow, base + (b >>> 0), bRow];
       const order = [transposeA ? T : N, transposeB ? T : N, m, n, k];
-      bgemm(...order, ...places, beta, base + (out >>> 0), outRow);
+      const status = bgemm(...order, ...places, beta, base + (out >>> 0), outRow);
+      if (status !== 0) {
+        throw new Error(`oneDNN refused a product of ${m} x ${n} x ${k} with status ${status}`);
+      }
     },
   };
 }
