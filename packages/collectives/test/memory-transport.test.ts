@@ -6,6 +6,36 @@ import { describe, expect, it } from 'vitest';
 
 const turn = () => new Promise((resolve) => setImmediate(resolve));
 
+it('the own part of a sum is left to its caller, where two ranks take one that is not compressed', async () => {
+  const cases = [
+    [2, { op: 'sum' }],
+    [2, { op: 'mean' }],
+    [2, { op: 'sum', wire: 'bf16' }],
+    [3, { op: 'sum' }],
+  ] as const;
+  const seen = [];
+  for (const [n, options] of cases) {
+    const ofRanks = createMemoryGroup(n).map(async (group) => {
+      const [input, output] = [new Float32Array(n).fill(group.rank + 1), new Float32Array(1)];
+      let called = 0;
+      const addOwn = () => void called++;
+      const own = { dtype: 'f32', ...options, addOwn } as const;
+      await group.reduceScatter(bytesOf(input), bytesOf(output), own);
+      await group.close();
+      return [called, output[0]];
+    });
+    seen.push(await Promise.all(ofRanks));
+  }
+  const [sum, mean, compressed, three] = seen;
+  expect(sum).toEqual([
+    [1, 2],
+    [1, 1],
+  ]);
+  expect(mean).toEqual(Array(2).fill([0, 1.5]));
+  expect(compressed).toEqual(Array(2).fill([0, 3]));
+  expect(three).toEqual(Array(3).fill([0, 6]));
+});
+
 it('the own part of a gather is left to its caller, except for a compressed one', async () => {
   const seen = await Promise.all(
     createMemoryGroup(2).map(async (group) => {
@@ -62,3 +92,5 @@ describe('close with a call pending', () => {
     await first!.close();
   });
 });
+
+const bytesOf = (values: Float32Array) => new Uint8Array(values.buffer);

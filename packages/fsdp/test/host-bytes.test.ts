@@ -1,6 +1,7 @@
 // In a step, the host's buffers for gathers and reductions are used again and again, and gathered
 // copies that a write has made stale are freed at once.
 
+import { RankSum } from '@shardweave/dtypes';
 import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { loadLocalStateDict, localStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
 import { loadStateDict, Sgd, stateDict } from '@shardweave/nn';
@@ -191,5 +192,22 @@ it.each([2, 3])(
       expect(copied).toBe(n * (n - 1) * shardBytes);
       expect(whole).toEqual(Buffer.concat(gathered.map(({ own }) => own)));
     }
+  },
+);
+
+it.each([
+  [2, {}, false],
+  [3, {}, true],
+  [2, { mixedPrecision: true, computeDType: 'bf16' }, true],
+] as const)(
+  'the thread of %j ranks with %j adds gradients up: %j',
+  async (n, options, isAdding) => {
+    const sums = vi.spyOn(RankSum.prototype, 'reduce');
+    await onRanks(n, async (rank) => {
+      const model = net(rank, { bucketCapMb: 0, ...options });
+      await trainOnce(model, rowsOf(rank));
+    });
+    expect(sums.mock.calls.length > 0).toBe(isAdding);
+    sums.mockRestore();
   },
 );

@@ -26,6 +26,8 @@ const AHEAD = 2;
 
 export interface ReduceScatterOptions {
   readonly reduce: ReduceOptions;
+  /** Whether `output` gets what the only other rank has, to which the caller adds its own. */
+  readonly isOtherAlone?: boolean;
   /** Called when this rank's segment of a round is in `output`. */
   onReduced?(segment: Uint8Array, round: number): void;
 }
@@ -40,7 +42,7 @@ export async function reduceScatterRounds(
   output: Uint8Array,
   layout: PartLayout,
   plan: SegmentPlan,
-  { reduce, onReduced }: ReduceScatterOptions,
+  { reduce, isOtherAlone = false, onReduced }: ReduceScatterOptions,
 ): Promise<void> {
   const own = partOf(input, layout, call.rank);
   const begin = (round: number): Promise<Borrowed[]> => {
@@ -59,7 +61,9 @@ export async function reduceScatterRounds(
     const parts = inRankOrder(call, segmentOf(own, plan, round), borrowed);
     const segment = segmentOf(output, plan, round);
     if (segment.byteLength > 0) {
-      await call.reduce(parts, segment, reduce);
+      await (isOtherAlone
+        ? call.copy(segment, borrowed[0]!.bytes)
+        : call.reduce(parts, segment, reduce));
     }
     const withdrawn = giveBack(borrowed);
     if (withdrawn !== undefined) {
@@ -74,19 +78,27 @@ export async function reduceScatterRounds(
   }
 }
 
-/** Runs `reduceScatterRounds` as an operation of its own. */
-export function reduceScatter(
+/**
+ * Runs `reduceScatterRounds` as an operation of its own. `addOwn` adds this rank's part where the
+ * caller has a way of its own, and only two numbers are added.
+ */
+export async function reduceScatter(
   call: Call,
   input: Uint8Array,
   output: Uint8Array,
   layout: PartLayout,
   options: ReduceOptions,
+  addOwn?: () => void,
 ): Promise<void> {
   if (call.spec.hosts !== undefined) {
     return new Hierarchical(call, call.spec.hosts, layout, options).reduceScatter(input, output);
   }
   const plan = planSegments(layout);
-  return reduceScatterRounds(call, input, output, layout, plan, { reduce: options });
+  const isOtherAlone = addOwn !== undefined && call.worldSize === 2 && options.op === 'sum';
+  await reduceScatterRounds(call, input, output, layout, plan, { reduce: options, isOtherAlone });
+  if (isOtherAlone) {
+    addOwn();
+  }
 }
 
 /** All ranks' shares in rank order, where `borrowed` is in the order of `call.peers`. */

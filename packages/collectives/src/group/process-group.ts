@@ -92,6 +92,12 @@ export interface ReduceCallOptions extends CallOptions, CompressionOptions {
 export interface ReducePartsOptions extends ReduceCallOptions {
   /** The number of elements of each rank's part, in group order. Default: equal parts. */
   readonly counts?: readonly number[];
+  /**
+   * Adds this rank's part of the input to the output, which has the other rank's: a device may do
+   * so without this thread, after the call has resolved. It must not throw. It is called only where
+   * two ranks take a sum, without `wire` or `hosts` and not over MPI. Default: the call adds.
+   */
+  readonly addOwn?: (() => void) | undefined;
 }
 
 /** The options of `broadcast` and `gather`, in which one rank is the root. */

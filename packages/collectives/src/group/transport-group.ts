@@ -149,7 +149,7 @@ export class TransportGroup implements ProcessGroup {
     const { op } = reduce;
     await this.#calls.collective(shape, options, (call) =>
       wire === undefined
-        ? this.#reductions.reduceScatter(call, input, output, layout, reduce)
+        ? this.#reductions.reduceScatter(call, input, output, layout, reduce, options.addOwn)
         : this.#compressed(wire, (compressor) =>
             reduceScatterCompressed(call, input, output, layout, op, compressor),
           ),

@@ -281,7 +281,17 @@ export class ReduceScatterBucketer {
         async (input) => {
           const shard = block?.bytes ?? hostBuffers.take((numSums * input.byteLength) / worldSize);
           const whole = input.subarray(0, round?.isGiving === false ? 0 : shardBytes * worldSize);
-          await reduceGroup.reduceScatter(whole, shard.subarray(0, numSums * shardBytes), options);
+          const sums = shard.subarray(0, numSums * shardBytes);
+          // The device adds after the call, which a wrapper of the group may answer otherwise.
+          let isOtherAlone = false;
+          const addOwn = () => {
+            isOtherAlone = true;
+          };
+          const own = sent && block && !replicas && dtype === 'f32' ? { addOwn } : undefined;
+          await reduceGroup.reduceScatter(whole, sums, { ...options, ...own });
+          if (isOtherAlone) {
+            block!.queueAdd(sent!, reduceGroup.rank * shardBytes);
+          }
           if (sent === undefined) {
             hostBuffers.give(input);
           }

@@ -50,6 +50,15 @@ export class HostBlock {
     this.#backend.run('cast', { x, out: { ...x, buffer: this.buffer, byteOffset } });
   }
 
+  /** Queues the addition of another block's f32 from `byteOffset` on, as queueCopy does a copy. */
+  queueAdd(other: HostBlock, byteOffset: number): void {
+    const size = this.bytes.byteLength / 4;
+    const a = { buffer: other.buffer, byteOffset, dtype: 'f32', size } as const;
+    const out = { ...a, buffer: this.buffer, byteOffset: 0 };
+    const lanes = { shape: [size], aStrides: [1], bStrides: [1] };
+    this.#backend.run('binary', { kind: 'add', a, b: out, out, ...lanes });
+  }
+
   /** Hands it to a storage, or back to the host. @internal */
   setHeld(isHeld: boolean): void {
     this.#endLoan?.();
