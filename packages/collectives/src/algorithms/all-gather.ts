@@ -6,8 +6,8 @@ import { receiveHalves, sendHalves } from './message-halves.js';
 import { type PartLayout, partOf } from './part-layout.js';
 
 /**
- * Fills `output` with each rank's part; `own` may already lie at its place in `output`, and
- * `placeOwn` brings it there where the caller has a way of its own.
+ * Fills `output` with each rank's part; `own` may already lie at its place in `output`. With
+ * `placeOwn`, which is called, the caller brings it there.
  */
 export async function allGather(
   call: Call,

@@ -79,8 +79,8 @@ export async function reduceScatterRounds(
 }
 
 /**
- * Runs `reduceScatterRounds` as an operation of its own. `addOwn` adds this rank's part where the
- * caller has a way of its own, and only two numbers are added.
+ * Runs `reduceScatterRounds` as an operation of its own. With `addOwn`, which is called, the caller
+ * adds this rank's part where only two numbers are added.
  */
 export async function reduceScatter(
   call: Call,

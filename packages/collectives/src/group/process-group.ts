@@ -63,10 +63,10 @@ export interface PartsOptions extends MoveOptions, CompressionOptions {
    */
   readonly counts?: readonly number[];
   /**
-   * Brings the input to its place in the output, which the call then leaves alone: a device may
-   * copy without this thread, and still be at it when the call resolves. It must not throw. It is
-   * not called where the call itself has to write there, as over MPI and with `wire`. Default: the
-   * call copies.
+   * Called where the call leaves the own part of the output alone, which the caller then brings
+   * there, after the call if others wrap the group: a device may copy without this thread. It must
+   * not throw. It is not called where the call itself has to write there, as over MPI and with
+   * `wire`. Default: the call copies.
    */
   readonly placeOwn?: (() => void) | undefined;
 }
@@ -93,9 +93,9 @@ export interface ReducePartsOptions extends ReduceCallOptions {
   /** The number of elements of each rank's part, in group order. Default: equal parts. */
   readonly counts?: readonly number[];
   /**
-   * Adds this rank's part of the input to the output, which has the other rank's: a device may do
-   * so without this thread, after the call has resolved. It must not throw. It is called only where
-   * two ranks take a sum, without `wire` or `hosts` and not over MPI. Default: the call adds.
+   * Called where the output has the other rank's part alone, to which the caller adds its own as
+   * with `placeOwn`. It must not throw. It is called only where two ranks take a sum, without
+   * `wire` or `hosts` and not over MPI. Default: the call adds.
    */
   readonly addOwn?: (() => void) | undefined;
 }

@@ -211,9 +211,16 @@ export class ShardedUnit {
       return await gathers.enqueue(
         Promise.all([shard, whole]),
         async ([input, output]) => {
-          const placeOwn = part && this.full.ownPlacer(output, part);
-          const options = { dtype, tag: name, identity: name, placeOwn };
+          const place = part && this.full.ownPlacer(output, part);
+          let isOwnMissing = false;
+          const placeOwn = () => {
+            isOwnMissing = true;
+          };
+          const options = { dtype, tag: name, identity: name, ...(place && { placeOwn }) };
           await this.group.allGather(input, output, options);
+          if (isOwnMissing) {
+            place!(); // after the call, which a wrapper of the group may answer otherwise
+          }
           if (stored !== undefined) {
             hostBuffers.give(input);
           }
