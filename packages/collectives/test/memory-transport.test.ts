@@ -12,11 +12,14 @@ it('the own part of a sum is left to its caller, where two ranks take one that i
     [2, { op: 'mean' }],
     [2, { op: 'sum', wire: 'bf16' }],
     [3, { op: 'sum' }],
+    [2, { op: 'sum' }, 'in place'],
   ] as const;
   const seen = [];
-  for (const [n, options] of cases) {
+  for (const [n, options, place] of cases) {
     const ofRanks = createMemoryGroup(n).map(async (group) => {
-      const [input, output] = [new Float32Array(n).fill(group.rank + 1), new Float32Array(1)];
+      const input = new Float32Array(n).fill(group.rank + 1);
+      const { rank } = group;
+      const output = place ? input.subarray(rank, rank + 1) : new Float32Array(1);
       let called = 0;
       const addOwn = () => void called++;
       const own = { dtype: 'f32', ...options, addOwn } as const;
@@ -26,7 +29,7 @@ it('the own part of a sum is left to its caller, where two ranks take one that i
     });
     seen.push(await Promise.all(ofRanks));
   }
-  const [sum, mean, compressed, three] = seen;
+  const [sum, mean, compressed, three, inPlace] = seen;
   expect(sum).toEqual([
     [1, 2],
     [1, 1],
@@ -34,6 +37,7 @@ it('the own part of a sum is left to its caller, where two ranks take one that i
   expect(mean).toEqual(Array(2).fill([0, 1.5]));
   expect(compressed).toEqual(Array(2).fill([0, 3]));
   expect(three).toEqual(Array(3).fill([0, 6]));
+  expect(inPlace).toEqual(Array(2).fill([0, 3]));
 });
 
 it('the own part of a gather is left to its caller, except for a compressed one', async () => {
@@ -93,4 +97,5 @@ describe('close with a call pending', () => {
   });
 });
 
-const bytesOf = (values: Float32Array) => new Uint8Array(values.buffer);
+const bytesOf = ({ buffer, byteOffset, byteLength }: Float32Array) =>
+  new Uint8Array(buffer, byteOffset, byteLength);

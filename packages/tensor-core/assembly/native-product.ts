@@ -4,12 +4,13 @@
 // several times as fast.
 //
 // Note [cut by shape]: a library sums small products in another order than large ones, so that a
-// part of a product need not have the bits of the whole. The host therefore cuts a product by its
-// shape alone, however many threads there are (encode-matmul.ts), and each part is one call here.
+// part of a product need not have the bits of the whole. The host therefore chooses columns, parts
+// of k and the most parts of rows by the shape alone (encode-matmul.ts), and each part is one call
+// here, or one for each block.
 //
-// Note [rows on their own]: whole tiles of rows have the same bits beside others or alone, with the
-// libraries that we know. Where a library's trial shows it, rows are cut for the threads there are:
-// each part packs all of b, which makes eight parts a sixth slower than one.
+// Note [rows on their own]: whole tiles of rows have the same bits beside others or alone, with
+// OpenBLAS on x64. Where its trial shows it, rows are cut for the threads there are: each part
+// packs all of b, which makes eight parts a sixth slower than one.
 
 import { widen } from './convert';
 import { gemm, gemmBf16 } from './gemm';
@@ -53,7 +54,10 @@ export function nativeRows(): u32 {
   return isInBlocks() ? LIBRARY_BLOCK : LIBRARY_ROWS;
 }
 
-/** Whether products are made in blocks, in which bf16 has equal bits wherever rows are cut. */
+/**
+ * Whether products are made in blocks of LIBRARY_BLOCK, which begin at the same rows however rows
+ * are cut.
+ */
 function isInBlocks(): bool {
   return aType != F32 || bType != F32 || outType != F32;
 }

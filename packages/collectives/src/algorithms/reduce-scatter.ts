@@ -94,7 +94,10 @@ export async function reduceScatter(
     return new Hierarchical(call, call.spec.hosts, layout, options).reduceScatter(input, output);
   }
   const plan = planSegments(layout);
-  const isOtherAlone = addOwn !== undefined && call.worldSize === 2 && options.op === 'sum';
+  const own = partOf(input, layout, call.rank);
+  const isInPlace = own.buffer === output.buffer && own.byteOffset === output.byteOffset;
+  const isOfTwo = call.worldSize === 2 && options.op === 'sum';
+  const isOtherAlone = addOwn !== undefined && isOfTwo && !isInPlace;
   await reduceScatterRounds(call, input, output, layout, plan, { reduce: options, isOtherAlone });
   if (isOtherAlone) {
     addOwn();

@@ -95,7 +95,8 @@ export interface ReducePartsOptions extends ReduceCallOptions {
   /**
    * Called where the output has the other rank's part alone, to which the caller adds its own as
    * with `placeOwn`. It must not throw. It is called only where two ranks take a sum, without
-   * `wire` or `hosts` and not over MPI. Default: the call adds.
+   * `wire`, `hosts` or `tree`, not in place and not over MPI. Default: the call adds. A wrapper
+   * that itself reads or adds outputs does not pass it on.
    */
   readonly addOwn?: (() => void) | undefined;
 }

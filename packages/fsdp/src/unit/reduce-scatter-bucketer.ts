@@ -287,7 +287,8 @@ export class ReduceScatterBucketer {
           const addOwn = () => {
             isOtherAlone = true;
           };
-          const own = sent && block && !replicas && dtype === 'f32' ? { addOwn } : undefined;
+          const isOfTwo = worldSize === 2 && reduceGroup.worldSize === 2 && !replicas;
+          const own = sent && block && isOfTwo && dtype === 'f32' ? { addOwn } : undefined;
           await reduceGroup.reduceScatter(whole, sums, { ...options, ...own });
           if (isOtherAlone) {
             block!.queueAdd(sent!, reduceGroup.rank * shardBytes);

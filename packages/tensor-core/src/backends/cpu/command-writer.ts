@@ -33,7 +33,8 @@ export const DTYPE_CODES: Readonly<Record<DType, number>> = {
 
 export interface ProductLibrary {
   /**
-   * Loads it, or the one for bf16, once. To be called before a command that needs it is queued.
+   * Loads it, once. To be called before a command that needs it is queued.
+   * @param isBf16 whether the one for bf16 is meant
    */
   load(isBf16: boolean): void;
   /** The least multiply-adds of a product that it gets, at least 1. */

@@ -166,7 +166,10 @@ function isForLibrary({ m, n, k }: KernelCalls['matmul'], least: number): boolea
   return m > MATMUL_FEW_ROWS && m * n * k >= least;
 }
 
-/** Splits a product by its shape alone; see Note [cut by shape] in assembly/native-product.ts. */
+/**
+ * The columns and the most rows of a product for a library, by its shape alone; see Note [cut by
+ * shape] in assembly/native-product.ts.
+ */
 function splitForLibrary({ m, n, k, batch, a, b, out }: KernelCalls['matmul']): Split {
   const batches = batch[0] * batch[1];
   const parts = Math.min(libraryParts(m * n * k), Math.ceil(LIBRARY_PARTS / batches));

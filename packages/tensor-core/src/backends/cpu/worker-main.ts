@@ -11,7 +11,7 @@ export interface WorkerStart {
   readonly thread: number;
   /** The value of performance.timeOrigin on the host, to which times in traces refer. */
   readonly timeOrigin: number;
-  /** The library that computes large products, and the source text of what binds it, bindGemm. */
+  /** The library that computes large products, and the source text of what binds it, bindGemms. */
   readonly native?: { readonly library: NativeLibrary; readonly bind: string };
 }
 

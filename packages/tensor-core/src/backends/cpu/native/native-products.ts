@@ -51,7 +51,7 @@ export async function findLibrary(name: string | undefined): Promise<NativeProdu
         takesBf16: bf16 !== undefined,
         bind: bindGemms,
         useLargePages: (memory, maxBytes) => useLargePages(library, memory, maxBytes),
-        load: (isBf16) => load({ koffi, library: isBf16 ? library.bf16! : file }),
+        load: (isBf16) => load({ koffi, library: isBf16 ? library.bf16! : file }, isBf16),
       };
     }
     faults.push(`${file}: ${verdict.fault}`);
@@ -109,7 +109,7 @@ const loaded = new Map<string, Koffi.LibraryHandle>();
  * A library starts threads of its own when it is loaded, one a core, unless variables say
  * otherwise. Only the main thread's are those that a library sees.
  */
-function load(native: NativeLibrary): void {
+function load(native: NativeLibrary, isBf16: boolean): void {
   const { library } = native;
   if (loaded.has(library)) {
     return;
@@ -119,6 +119,9 @@ function load(native: NativeLibrary): void {
   try {
     withKoffi(native, (ffi) => {
       const handle = ffi.load(library);
+      if (isBf16 && !usesUnit(handle)) {
+        throw new Error('it does not use the matrix unit in this process');
+      }
       setThreads(handle);
       loaded.set(library, handle);
     });
@@ -143,6 +146,11 @@ function withKoffi({ library, koffi }: NativeLibrary, act: (ffi: typeof Koffi) =
       { cause },
     );
   }
+}
+
+/** A process has to ask the system for the unit, and may be refused. */
+function usesUnit(oneDnn: Koffi.LibraryHandle): boolean {
+  return (oneDnn.func('dnnl_get_effective_cpu_isa', 'int', [])() & 0x200) !== 0;
 }
 
 /** Somebody else in this process may have loaded the library before. */

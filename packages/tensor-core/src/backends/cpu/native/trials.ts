@@ -67,6 +67,11 @@ export function trial(isProduct: typeof multiplies): void {
     const text = (name: string) => one(() => handle.func(name, 'str', [])() as string);
     const config = text('openblas_get_config')?.split(' ').slice(0, 2);
     const core = text('openblas_get_corename');
+    if (!config || !core || process.arch !== 'x64') {
+      // Others may choose their way by the size of a product, as OpenBLAS does on arm64 with SME.
+      print(config && core ? { says: [...config, core] } : {});
+      return;
+    }
     // Rows and columns beyond one block of a library, and where its tiles are cut at the end.
     const [rows, columns, depth, first] = [8 * 48 + 37, 1801, 401, 48];
     // Numbers whose sums are rounded.
@@ -85,7 +90,7 @@ export function trial(isProduct: typeof multiplies): void {
       const parts = [multiply(0, first), multiply(first, rows)];
       return Buffer.compare(Buffer.concat(parts), multiply(0, rows)) === 0;
     });
-    print({ keepsRows, ...(config && core && { says: [...config, core] }) });
+    print({ keepsRows, says: [...config, core] });
   } catch (error) {
     print({ fault: String((error as Error).message) });
   }
@@ -107,6 +112,7 @@ export function trialOfBf16(isProduct: typeof multiplies): void {
     const operands = ['float', 'void *', size, 'void *', size, 'float', 'void *', size];
     const types = ['int8_t', 'int8_t', size, size, size, ...operands];
     const gemm = handle.func('dnnl_gemm_bf16bf16f32', 'int', types);
+    handle.func('omp_set_num_threads', 'void', ['int'])(1); // as each thread does, see gemm.ts
     const upper = (of: Float32Array) =>
       new Uint16Array(of.buffer).filter((_, index) => index % 2 === 1);
     const N = 78;

@@ -13,7 +13,7 @@ const { cpus, release, tmpdir, userInfo } = process.getBuiltinModule('node:os');
 const { join } = process.getBuiltinModule('node:path');
 const { promisify } = process.getBuiltinModule('node:util');
 
-/** The longest that a library may take to multiply two small matrices. */
+/** The longest that a trial may take. */
 const TRIAL_MS = 10_000;
 
 /** A library that works: its own name, version and core. */
@@ -32,7 +32,7 @@ const tried = new Map<string, Promise<Verdict>>();
  * Returns what was found when the library was first tried, as `run` does in a process of its own.
  */
 export function tryLibrary(native: NativeLibrary, run = trial): Promise<Verdict> {
-  const key = keyOf(native);
+  const key = keyOf(native, run);
   let verdict = tried.get(key);
   if (verdict === undefined) {
     const kept = readKept()[key];
@@ -47,7 +47,7 @@ export function tryLibrary(native: NativeLibrary, run = trial): Promise<Verdict>
  * another processor, or where a variable such as OPENBLAS_CORETYPE says so, a library has other
  * kernels.
  */
-function keyOf({ library, koffi }: NativeLibrary): string {
+function keyOf({ library, koffi }: NativeLibrary, run: typeof trial): string {
   const files = [library, koffi].map((path) => {
     const stats = statSync(path, { throwIfNoEntry: false });
     return [path, stats?.size, stats?.mtimeMs];
@@ -56,7 +56,7 @@ function keyOf({ library, koffi }: NativeLibrary): string {
     ([name]) =>
       /^(OPENBLAS|GOTO|OMP|MKL|BLIS|VECLIB|DNNL|ONEDNN)_/.test(name) && !(name in ONE_THREAD),
   );
-  return JSON.stringify([...files, release(), processor(), features(), variables.sort()]);
+  return JSON.stringify([run.name, ...files, release(), processor(), features(), variables.sort()]);
 }
 
 const processor = () => cpus()[0]?.model.trim() ?? 'unknown processor';
@@ -134,7 +134,7 @@ function nameOf(library: string, says: readonly string[] | undefined): string {
  * What is known of libraries that work, by what keyOf says of them, in a file of this user among
  * the system's temporary ones. Without it, a library is tried once in each process.
  */
-const keptFile = () => join(tmpdir(), `shardweave-products-${userInfo().uid}.json`);
+const keptFile = () => join(tmpdir(), `shardweave-libraries-${userInfo().uid}.json`);
 
 function readKept(): Readonly<Record<string, Known>> {
   try {
